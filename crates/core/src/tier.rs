@@ -1,0 +1,218 @@
+//! What a tier is: *codec* x *pool* x *medium* (TierScape, section 4, Table 1), with its prices.
+//!
+//! These are descriptions only. `terrace-store` turns a [`TierSpec`] into something that holds
+//! bytes; the planner sees a tier as a latency and a price ([`crate::cost`]).
+
+use core::fmt;
+
+/// How many tiers one application can have, DRAM included. Bounds the tier field of a page's
+/// state word (4 bits) and every per-tier array.
+pub const MAX_TIERS: usize = 16;
+
+/// A tier's place in the configured order. `TierId(0)` is always plain DRAM; the others follow
+/// from low latency to low price, as TierScape section 5 orders them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct TierId(pub u8);
+
+impl TierId {
+    /// Uncompressed memory, where every page starts.
+    pub const DRAM: TierId = TierId(0);
+
+    /// Position in per-tier arrays.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl fmt::Display for TierId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "T{}", self.0)
+    }
+}
+
+/// A page codec. The discriminant is the number on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Codec {
+    /// LZ4 block format: the fastest to decode.
+    Lz4 = 0,
+    /// LZO1X, the kernel's long-time zswap default and TierScape's `lzo`.
+    Lzo = 1,
+    /// Raw deflate (RFC 1951): the paper's densest codec.
+    Deflate = 2,
+    /// Zstandard, magicless frames without content size.
+    Zstd = 3,
+}
+
+impl Codec {
+    /// All codecs, in wire order.
+    pub const ALL: [Codec; 4] = [Codec::Lz4, Codec::Lzo, Codec::Deflate, Codec::Zstd];
+
+    /// Name in configuration files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Codec::Lz4 => "lz4",
+            Codec::Lzo => "lzo",
+            Codec::Deflate => "deflate",
+            Codec::Zstd => "zstd",
+        }
+    }
+
+    /// The level used when the configuration names none.
+    pub fn default_level(self) -> i32 {
+        match self {
+            Codec::Lz4 | Codec::Lzo | Codec::Zstd => 1,
+            Codec::Deflate => 6,
+        }
+    }
+
+    /// Levels the codec accepts, inclusive.
+    pub fn levels(self) -> (i32, i32) {
+        match self {
+            Codec::Lz4 => (1, 65),
+            Codec::Lzo => (1, 1),
+            Codec::Deflate => (1, 12),
+            Codec::Zstd => (-7, 19),
+        }
+    }
+
+    /// Inverse of [`Codec::name`].
+    pub fn from_name(name: &str) -> Option<Codec> {
+        Codec::ALL.into_iter().find(|c| c.name() == name)
+    }
+
+    /// Inverse of the discriminant.
+    pub fn from_wire(n: u8) -> Option<Codec> {
+        Codec::ALL.into_iter().find(|c| *c as u8 == n)
+    }
+}
+
+/// A manager of variable-size objects in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Pool {
+    /// At most two objects a page: simple, quick, never better than 2:1.
+    Zbud = 0,
+    /// Size classes over runs of pages: dense.
+    Zsmalloc = 1,
+}
+
+impl Pool {
+    /// All pool managers, in wire order.
+    pub const ALL: [Pool; 2] = [Pool::Zbud, Pool::Zsmalloc];
+
+    /// Name in configuration files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pool::Zbud => "zbud",
+            Pool::Zsmalloc => "zsmalloc",
+        }
+    }
+
+    /// Inverse of [`Pool::name`].
+    pub fn from_name(name: &str) -> Option<Pool> {
+        Pool::ALL.into_iter().find(|p| p.name() == name)
+    }
+
+    /// Inverse of the discriminant.
+    pub fn from_wire(n: u8) -> Option<Pool> {
+        Pool::ALL.into_iter().find(|p| *p as u8 == n)
+    }
+}
+
+/// What kind of place a medium is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum MediumKind {
+    /// The machine's own memory.
+    Dram = 0,
+    /// DRAM with added latency and limited bandwidth, standing in for a medium this machine does
+    /// not have. Every report says so, and no money is counted for it.
+    Emulated = 1,
+}
+
+impl MediumKind {
+    /// Name in configuration files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            MediumKind::Dram => "dram",
+            MediumKind::Emulated => "emulated",
+        }
+    }
+
+    /// Inverse of [`MediumKind::name`].
+    pub fn from_name(name: &str) -> Option<MediumKind> {
+        [MediumKind::Dram, MediumKind::Emulated].into_iter().find(|m| m.name() == name)
+    }
+
+    /// Inverse of the discriminant.
+    pub fn from_wire(n: u8) -> Option<MediumKind> {
+        [MediumKind::Dram, MediumKind::Emulated].into_iter().find(|m| *m as u8 == n)
+    }
+}
+
+/// A place with a price. Latency and bandwidth are only applied by `emulated` media; for real ones
+/// they are measured.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Medium {
+    /// Name in configuration files and reports, such as `dram` or `slow`.
+    pub name: String,
+    /// What it is made of.
+    pub kind: MediumKind,
+    /// Price in US dollars per GiB and month.
+    pub usd_per_gib_month: f64,
+    /// Added latency of one access to an object, in nanoseconds (`emulated` only).
+    pub latency_ns: u64,
+    /// Bandwidth in MiB per second, 0 for unlimited (`emulated` only).
+    pub bandwidth_mib_s: u64,
+}
+
+/// One compressed tier: codec + pool + medium (TierScape, section 4).
+#[derive(Clone, PartialEq, Debug)]
+pub struct TierSpec {
+    /// Name in reports; by default `pool+codec+medium`, as the issue texts and the paper write it.
+    pub name: String,
+    /// The codec.
+    pub codec: Codec,
+    /// Its level, within [`Codec::levels`].
+    pub level: i32,
+    /// The pool manager.
+    pub pool: Pool,
+    /// Where the pool's pages live.
+    pub medium: Medium,
+}
+
+impl TierSpec {
+    /// A tier with the codec's default level and the canonical name `pool+codec+medium`.
+    pub fn new(pool: Pool, codec: Codec, medium: Medium) -> TierSpec {
+        TierSpec {
+            name: format!("{}+{}+{}", pool.name(), codec.name(), medium.name),
+            codec,
+            level: codec.default_level(),
+            pool,
+            medium,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_wire_numbers_are_inverse() {
+        for c in Codec::ALL {
+            assert_eq!(Codec::from_name(c.name()), Some(c));
+            assert_eq!(Codec::from_wire(c as u8), Some(c));
+            let (lo, hi) = c.levels();
+            assert!(lo <= c.default_level() && c.default_level() <= hi);
+        }
+        for p in Pool::ALL {
+            assert_eq!(Pool::from_name(p.name()), Some(p));
+            assert_eq!(Pool::from_wire(p as u8), Some(p));
+        }
+        assert_eq!(Codec::from_wire(200), None);
+        assert_eq!(Pool::from_name("slab"), None);
+    }
+}
