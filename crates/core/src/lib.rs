@@ -5,4 +5,9 @@
 //! the live system, the simulator and the tests all run the same code.
 #![forbid(unsafe_code)]
 
+pub mod cost;
+pub mod hotness;
+pub mod plan;
+pub mod state;
 pub mod tier;
+pub mod wire;

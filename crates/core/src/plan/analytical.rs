@@ -1,0 +1,267 @@
+//! The analytical policy (TierScape, section 5.2): least time in faults, for a budget of money set
+//! by one knob.
+//!
+//! ```text
+//! minimise    sum over regions of hotness * fault_ns[tier]                     (equation 8)
+//! subject to  sum over regions of pages * usd_per_page[tier]                   (equation 12)
+//!               <= TCO_min + alpha * MTS                                       (equation 2)
+//! ```
+//!
+//! The paper gives this to OR-Tools on a second machine; [`super::mckp`] solves it here in
+//! milliseconds. Cold regions go straight to the cheapest tier, hot ones stay, and those between
+//! spread over the tiers between.
+//!
+//! Two departures. Regions of which nothing is known yet stay where they are, and the others get
+//! what they leave of the budget. And `alpha` = 1 is taken to mean "off": the solver alone would
+//! still demote regions that are never touched, because that costs no time.
+
+use super::mckp::{Choices, Solver, GAP_ACCEPTED};
+use super::{Plan, Policy, RegionView, Why};
+use crate::cost::{self, TierCost, K_Y};
+use crate::tier::{TierId, MAX_TIERS};
+
+/// Room for the rounding of sums over 1,000,000 regions: without it `alpha` = 0 might not even
+/// admit the cheapest placement, whose cost it is. A billionth of a bill is nobody's money.
+const BUDGET_SLACK: f64 = 1e-9;
+
+/// The policy; see the head of the file.
+#[derive(Debug)]
+pub struct Analytical {
+    alpha: f64,
+    solver: Solver,
+    /// Indices of the regions that take part, by id, and their present tiers.
+    known: Vec<u32>,
+    current: Vec<u8>,
+}
+
+impl Analytical {
+    /// A policy with this knob: 1 is all performance, 0 all savings. Values outside are cut to the
+    /// range, and what is not a number counts as 1, the harmless end.
+    pub fn new(alpha: f64) -> Analytical {
+        let alpha = if alpha.is_nan() { 1.0 } else { alpha.clamp(0.0, 1.0) };
+        Analytical { alpha, solver: Solver::default(), known: Vec::new(), current: Vec::new() }
+    }
+
+    /// The knob, 0 to 1.
+    pub fn alpha(&self) -> f64 {
+        self.alpha
+    }
+}
+
+/// Equations 8 and 12 as [`Choices`], computed where they are read: 12 bytes a region instead of
+/// two tables of 8 bytes a tier each.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionChoices<'a> {
+    regions: &'a [RegionView],
+    /// Indices into `regions`.
+    known: &'a [u32],
+    options: usize,
+    fault_ns: [f64; MAX_TIERS],
+    usd_per_page: [f64; MAX_TIERS],
+}
+
+impl<'a> RegionChoices<'a> {
+    /// The regions listed in `known`, each with every tier (at most [`MAX_TIERS`]).
+    pub fn new(regions: &'a [RegionView], known: &'a [u32], tiers: &[TierCost]) -> Self {
+        let mut choices = RegionChoices {
+            regions,
+            known,
+            options: tiers.len().min(MAX_TIERS),
+            fault_ns: [0.0; MAX_TIERS],
+            usd_per_page: [0.0; MAX_TIERS],
+        };
+        for (index, tier) in tiers.iter().take(MAX_TIERS).enumerate() {
+            choices.fault_ns[index] = tier.fault_ns;
+            choices.usd_per_page[index] = tier.usd_per_page_month();
+        }
+        choices
+    }
+}
+
+impl Choices for RegionChoices<'_> {
+    fn items(&self) -> usize {
+        self.known.len()
+    }
+    fn options(&self) -> usize {
+        self.options
+    }
+    #[inline]
+    fn perf(&self, item: usize, option: usize) -> f64 {
+        let region = &self.regions[self.known[item] as usize];
+        K_Y * f64::from(region.hotness_usable()) * self.fault_ns[option]
+    }
+    #[inline]
+    fn tco(&self, item: usize, option: usize) -> f64 {
+        f64::from(self.regions[self.known[item] as usize].pages) * self.usd_per_page[option]
+    }
+}
+
+impl Policy for Analytical {
+    fn plan(&mut self, regions: &[RegionView], tiers: &[TierCost]) -> Plan {
+        let tiers = &tiers[..tiers.len().min(MAX_TIERS)];
+        if regions.is_empty() || tiers.len() < 2 {
+            return Plan::empty(regions, tiers, Why::NothingToPlan);
+        }
+        if self.alpha >= 1.0 {
+            let to = vec![TierId::DRAM.0; regions.len()];
+            return Plan::to_tiers(regions, tiers, &to, Why::AllInDram);
+        }
+
+        let mut to: Vec<u8> = regions.iter().map(|region| region.tier_index(tiers)).collect();
+        let mut pages = 0;
+        let mut pinned = 0.0;
+        self.known.clear();
+        for (index, region) in regions.iter().enumerate() {
+            pages += u64::from(region.pages);
+            if region.is_known() {
+                self.known.push(index as u32);
+            } else {
+                let tier = &tiers[usize::from(to[index])];
+                pinned += f64::from(region.pages) * tier.usd_per_page_month();
+            }
+        }
+        // The solver breaks ties by position, plans do by id.
+        let id = |index: &u32| regions[*index as usize].id;
+        if !self.known.is_sorted_by_key(id) {
+            self.known.sort_unstable_by_key(id);
+        }
+        self.current.clear();
+        self.current.extend(self.known.iter().map(|&index| to[index as usize]));
+
+        let (alpha, budget) = (self.alpha, cost::budget(self.alpha, pages, tiers));
+        let choices = RegionChoices::new(regions, &self.known, tiers);
+        let left = budget * (1.0 + BUDGET_SLACK) - pinned;
+        let solution = self.solver.solve(&choices, left, &self.current);
+        for (&index, &option) in self.known.iter().zip(&solution.choice) {
+            to[index as usize] = option;
+        }
+        // A search that ran to its end knows more than the linear bound does.
+        let searched = if solution.proven { GAP_ACCEPTED } else { 1.0 };
+        let why = if solution.feasible {
+            Why::WithinBudget { alpha, budget, gap: solution.gap_to_lp.min(searched) }
+        } else {
+            Why::OverBudget { alpha, budget }
+        };
+        Plan::to_tiers(regions, tiers, &to, why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Move;
+    use proptest::prelude::*;
+
+    /// DRAM, a quick tier at 2:1 and a slow one at 4:1, all at one dollar a page and month.
+    fn tiers() -> [TierCost; 3] {
+        let usd_per_gib_month = cost::PAGES_PER_GIB;
+        [
+            TierCost { fault_ns: 0.0, usd_per_gib_month, ratio: 1.0 },
+            TierCost { fault_ns: 5_000.0, usd_per_gib_month, ratio: 0.5 },
+            TierCost { fault_ns: 20_000.0, usd_per_gib_month, ratio: 0.25 },
+        ]
+    }
+
+    fn region(id: u64, hotness: f32, tier: u8, resident: u32) -> RegionView {
+        RegionView { id, pages: 512, resident, tier: TierId(tier), hotness, windows_seen: 4 }
+    }
+
+    #[test]
+    fn hot_stays_warm_goes_to_the_quick_tier_and_cold_straight_to_the_cheap_one() {
+        // Three regions of 512 dollars. Cheapest 384, dearest 1536, alpha 0.4375: budget 888.
+        // 512 + 256 + 128 = 896 is over it; 512 + 128 + 128 = 768 fits: with the hottest in DRAM
+        // and the next in T2 that is 20 * 20 us. 256 * 3 = 768 would be 500 * 5 us.
+        let regions = [region(0, 0.0, 0, 512), region(1, 20.0, 0, 512), region(2, 500.0, 0, 512)];
+        let plan = Analytical::new(0.4375).plan(&regions, &tiers());
+        assert_eq!(plan.recommended[..3], [512, 0, 1024]);
+        assert_eq!(plan.expected_faults, 20.0);
+        assert_eq!(plan.expected_perf_ns, 400_000.0);
+        assert_eq!(plan.expected_tco, 768.0);
+        assert_eq!((plan.tco_min, plan.tco_max), (384.0, 1536.0));
+        assert_eq!(plan.tco_saved(), 0.5);
+        assert!(plan.why.to_string().contains("alpha 0.4375 allows 888.0000 USD"));
+        // 0.45 makes it 902.4: the middle one affords T1.
+        let plan = Analytical::new(0.45).plan(&regions, &tiers());
+        assert_eq!(plan.recommended[..3], [512, 512, 512]);
+        let (from, to) = (TierId(0), TierId(2));
+        assert_eq!(plan.moves[0], Move { region: 0, id: 0, from, to });
+    }
+
+    #[test]
+    fn the_ends_of_the_knob() {
+        let regions = [region(0, 3.0, 1, 0), region(1, 20.0, 0, 512), region(2, 0.0, 0, 512)];
+        let all_cheap = Analytical::new(0.0).plan(&regions, &tiers());
+        assert_eq!(all_cheap.recommended[..3], [0, 0, 1536]);
+        assert!(matches!(all_cheap.why, Why::WithinBudget { .. }));
+        for alpha in [1.0, 7.0, f64::NAN] {
+            let off = Analytical::new(alpha).plan(&regions, &tiers());
+            assert_eq!(off.recommended[..3], [1536, 0, 0]);
+            assert_eq!(off.moves.len(), 1);
+            assert_eq!(off.tco_saved(), 0.0);
+        }
+    }
+
+    #[test]
+    fn pages_that_came_back_go_down_again() {
+        let plan = Analytical::new(0.0).plan(&[region(9, 1.0, 2, 3)], &tiers());
+        let (from, to) = (TierId(2), TierId(2));
+        assert_eq!(plan.moves, [Move { region: 0, id: 9, from, to }]);
+        assert!(Analytical::new(0.0).plan(&[region(9, 1.0, 2, 0)], &tiers()).moves.is_empty());
+    }
+
+    #[test]
+    fn new_regions_stay_and_are_paid_for() {
+        let new = RegionView { windows_seen: 0, ..region(0, 0.0, 0, 512) };
+        let plan = Analytical::new(0.0).plan(&[new, region(1, 400.0, 0, 512)], &tiers());
+        assert_eq!(plan.recommended[..3], [512, 0, 512]);
+        assert!(matches!(plan.why, Why::OverBudget { .. }), "{}", plan.why);
+    }
+
+    #[test]
+    fn of_equal_regions_those_in_dram_stay_in_dram() {
+        // Budget for half of them in DRAM; the odd ones are there now.
+        let regions: Vec<_> = (0..100)
+            .map(|id| if id % 2 == 1 { region(id, 8.0, 0, 512) } else { region(id, 8.0, 2, 0) })
+            .collect();
+        let no_quick = [tiers()[0], tiers()[2], tiers()[2]];
+        let plan = Analytical::new(0.5).plan(&regions, &no_quick);
+        assert_eq!(plan.recommended[0], 50 * 512);
+        assert!(plan.moves.is_empty(), "{:?}", plan.moves);
+        // And a plan carried out is not changed by planning again, whatever order it comes in.
+        let mut shuffled = regions.clone();
+        shuffled.rotate_left(37);
+        shuffled.swap(3, 80);
+        assert!(Analytical::new(0.5).plan(&shuffled, &no_quick).moves.is_empty());
+    }
+
+    #[test]
+    fn nothing_and_nonsense_are_survived() {
+        assert_eq!(Analytical::new(0.5).plan(&[], &tiers()).why, Why::NothingToPlan);
+        let odd = [
+            RegionView { hotness: f32::NAN, ..region(0, 0.0, 15, 512) },
+            RegionView { hotness: -4.0, pages: 0, ..region(1, 0.0, 0, 0) },
+            RegionView { hotness: f32::INFINITY, ..region(2, 0.0, 0, 512) },
+        ];
+        let plan = Analytical::new(0.5).plan(&odd, &tiers());
+        assert!(plan.expected_perf_ns.is_finite());
+    }
+
+    proptest! {
+        #[test]
+        fn expected_cost_keeps_the_budget_and_falls_with_the_knob(
+            hotness in prop::collection::vec((0f32..512.0, 1u32..513, 0u8..3), 1..200),
+            alpha in 0.0f64..1.0, more in 0.0f64..0.3,
+        ) {
+            let regions: Vec<_> = hotness.iter().enumerate().map(|(id, &(hot, pages, tier))| {
+                RegionView { pages, resident: 0, ..region(id as u64, hot, tier, 0) }
+            }).collect();
+            let plan = Analytical::new(alpha).plan(&regions, &tiers());
+            let budget = plan.tco_min + alpha * (plan.tco_max - plan.tco_min);
+            prop_assert!(plan.expected_tco <= budget * (1.0 + 1e-8));
+            prop_assert!(plan.tco_saved() >= (1.0 - alpha) * 0.75 - 1e-8);
+            let richer = Analytical::new(alpha + more).plan(&regions, &tiers());
+            prop_assert!(richer.expected_perf_ns <= plan.expected_perf_ns * (1.0 + GAP_ACCEPTED));
+            prop_assert_eq!(&plan, &Analytical::new(alpha).plan(&regions, &tiers()));
+        }
+    }
+}

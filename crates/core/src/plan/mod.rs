@@ -1,0 +1,215 @@
+//! From hotness and cost to a plan: which region goes to which tier in the next window.
+//!
+//! A [`Policy`] returns a [`Plan`] and cannot move a page; whoever carries a plan out cannot choose.
+//! Plans are pure functions of what is handed in, so that the live system, the simulator and the
+//! tests see the same decisions.
+//!
+//! | policy | file | TierScape | answers |
+//! |---|---|---|---|
+//! | [`Waterfall`] | `waterfall.rs` | 5.1 | demote a share of the data, a tier further each window |
+//! | [`Analytical`] | `analytical.rs` | 5.2 | least time in faults for a budget of money |
+//!
+//! `mckp.rs` is the solver behind the second, `closing.rs` its last step.
+
+mod analytical;
+mod closing;
+pub mod mckp;
+#[cfg(test)]
+mod mckp_fuzz;
+mod waterfall;
+
+pub use analytical::{Analytical, RegionChoices};
+pub use waterfall::{Threshold, Waterfall};
+
+use core::fmt;
+
+use crate::cost::{self, TierCost, K_Y};
+use crate::tier::{TierId, MAX_TIERS};
+
+/// What a policy knows about one region (2 MiB of address space).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RegionView {
+    /// Start address; identifies the region and breaks ties.
+    pub id: u64,
+    /// Pages that hold data, in DRAM or stored, 0 to 512.
+    pub pages: u32,
+    /// How many of them are in DRAM now.
+    pub resident: u32,
+    /// Where the last plan put the region.
+    pub tier: TierId,
+    /// Distinct pages touched per window, averaged ([`crate::hotness::RegionHistory::hotness`]).
+    pub hotness: f32,
+    /// Windows behind that average. At 0 nothing is known and policies leave the region alone.
+    pub windows_seen: u8,
+}
+
+impl RegionView {
+    /// Hotness as policies use it: not a number and below 0 become 0, and no more pages can be
+    /// touched than hold data.
+    pub fn hotness_usable(&self) -> f32 {
+        self.hotness.max(0.0).min(self.pages as f32)
+    }
+
+    /// Whether more than half of a demoted region has faulted back: "(or a major portion of it)
+    /// been faulted back to DRAM" (TierScape, section 6.3).
+    pub fn is_back_in_dram(&self) -> bool {
+        self.tier != TierId::DRAM && u64::from(self.resident) * 2 > u64::from(self.pages)
+    }
+
+    fn is_known(&self) -> bool {
+        self.pages > 0 && self.windows_seen > 0
+    }
+
+    /// Tier index, cut to the tiers there are: a configuration can lose tiers between windows.
+    fn tier_index(&self, tiers: &[TierCost]) -> u8 {
+        self.tier.index().min(tiers.len().saturating_sub(1)) as u8
+    }
+}
+
+/// One region to be moved. `from == to` asks for the pages that have faulted back to be demoted
+/// again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Move {
+    /// Position in the slice of regions that was planned for.
+    pub region: u32,
+    /// [`RegionView::id`] of it.
+    pub id: u64,
+    /// Where the last plan put it; some of its pages may be in DRAM.
+    pub from: TierId,
+    /// Where all its pages shall be.
+    pub to: TierId,
+}
+
+/// What shall happen at the end of a window, what it is expected to cost, and why.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// Regions whose pages must move, in the order of the regions handed in.
+    pub moves: Vec<Move>,
+    /// Pages recommended for each tier, all regions counted, moved or not (the paper's figures 8
+    /// and 10 show these).
+    pub recommended: [u64; MAX_TIERS],
+    /// Faults per window to expect from all tiers (equation 7, `k_y` = 1).
+    pub expected_faults: f64,
+    /// Time per window to expect in those faults, in nanoseconds (equation 8).
+    pub expected_perf_ns: f64,
+    /// Money for the placement, in US dollars per month (equation 12).
+    pub expected_tco: f64,
+    /// Money for everything in DRAM, in US dollars per month (equation 9).
+    pub tco_max: f64,
+    /// Money for everything in the cheapest tier, in US dollars per month (equation 10).
+    pub tco_min: f64,
+    /// The reason; `Display` makes a sentence of it.
+    pub why: Why,
+}
+
+/// Why a plan is as it is. `Display` gives one sentence for the person on call.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Why {
+    /// There is no region, or no tier but DRAM.
+    NothingToPlan,
+    /// The knob is at 1: everything belongs in DRAM.
+    AllInDram,
+    /// The analytical policy found a placement within its budget.
+    WithinBudget {
+        /// The knob, 0 to 1.
+        alpha: f64,
+        /// Budget in US dollars per month (equation 2).
+        budget: f64,
+        /// How far the placement can be from the best possible, as a share of its time.
+        gap: f64,
+    },
+    /// Even the cheapest placement of the regions that may move is over the budget.
+    OverBudget {
+        /// The knob, 0 to 1.
+        alpha: f64,
+        /// Budget in US dollars per month (equation 2).
+        budget: f64,
+    },
+    /// The waterfall policy: counts of regions.
+    Waterfall {
+        /// Hottest region sent to the first tier, in distinct pages per window; 0 if none was.
+        hotness_max: f32,
+        /// Sent from DRAM to the first tier.
+        cold: u64,
+        /// Sent one tier further because most of it stayed untouched.
+        further: u64,
+        /// Promoted because most of it had faulted back and it is not cold.
+        back: u64,
+    },
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Why::NothingToPlan => write!(f, "there is nothing to plan for"),
+            Why::AllInDram => write!(f, "alpha is 1: all data belongs in DRAM"),
+            Why::WithinBudget { alpha, budget, gap } => write!(
+                f,
+                "alpha {alpha} allows {budget:.4} USD a month; least fault time within that, \
+                 proven to {:.2} %",
+                gap * 100.0
+            ),
+            Why::OverBudget { alpha, budget } => write!(
+                f,
+                "alpha {alpha} allows {budget:.4} USD a month, which even the cheapest placement \
+                 exceeds while new regions are held back; it was chosen"
+            ),
+            Why::Waterfall { hotness_max, cold, further, back } => write!(
+                f,
+                "{cold} regions at or below {hotness_max:.1} pages a window go to T1, {further} \
+                 that stayed untouched go one tier further, {back} in use again return to DRAM"
+            ),
+        }
+    }
+}
+
+/// Decides where regions go.
+pub trait Policy {
+    /// Plans the next window. `tiers[0]` is DRAM, and all of them are [`TierCost::is_valid`].
+    fn plan(&mut self, regions: &[RegionView], tiers: &[TierCost]) -> Plan;
+}
+
+impl Plan {
+    /// The plan that sends region `i` to tier `to[i]`.
+    ///
+    /// A region that stays in a compressed tier is moved too if some of its pages have come back:
+    /// they were expected to (equation 8 counts each as a fault) and go down again, otherwise a
+    /// region would climb back page by page without anybody having decided it.
+    fn to_tiers(regions: &[RegionView], tiers: &[TierCost], to: &[u8], why: Why) -> Plan {
+        let mut plan = Plan::empty(regions, tiers, why);
+        let mut hot = [0.0; MAX_TIERS];
+        for (index, (region, &dest)) in regions.iter().zip(to).enumerate() {
+            let to = TierId(dest);
+            plan.recommended[to.index()] += u64::from(region.pages);
+            hot[to.index()] += f64::from(region.hotness_usable());
+            let faulted_back = to != TierId::DRAM && region.resident > 0;
+            if region.pages > 0 && (region.tier != to || faulted_back) {
+                let (region_index, from) = (index as u32, region.tier);
+                plan.moves.push(Move { region: region_index, id: region.id, from, to });
+            }
+        }
+        plan.expected_faults = K_Y * hot[1..].iter().sum::<f64>();
+        plan.expected_perf_ns = cost::perf_overhead_expected_ns(&hot, tiers, K_Y);
+        plan.expected_tco = cost::tco(&plan.recommended, tiers);
+        plan
+    }
+
+    fn empty(regions: &[RegionView], tiers: &[TierCost], why: Why) -> Plan {
+        let pages = regions.iter().map(|region| u64::from(region.pages)).sum();
+        Plan {
+            moves: Vec::new(),
+            recommended: [0; MAX_TIERS],
+            expected_faults: 0.0,
+            expected_perf_ns: 0.0,
+            expected_tco: 0.0,
+            tco_max: cost::tco_max(pages, tiers),
+            tco_min: cost::tco_min(pages, tiers),
+            why,
+        }
+    }
+
+    /// Share of the cost of DRAM that the placement is expected to save; see [`cost::tco_saved`].
+    pub fn tco_saved(&self) -> f64 {
+        cost::tco_saved(self.expected_tco, self.tco_max)
+    }
+}

@@ -1,0 +1,328 @@
+//! One page's state as a packed word, and every legal transition as a pure function.
+//!
+//! The runtime keeps one [`PageWord`] for each 4 KiB page of a region, in an atomic, and changes
+//! it only by compare-and-swap around the functions below, so every race is between two calls of
+//! this file. Who may make which transition:
+//!
+//! ```text
+//!            MoveOut (pager)           begin_encode (mover)       finish_store (mover)
+//!   Home  ------------------> Staged ----------------------> Encoding ---------------> Stored
+//!    ^                          | ^                             |                        |
+//!    |  fault / return (pager)  | '---- refuse (mover) ---------+                        |
+//!    +--------------------------'                               |                        |
+//!    |                          begin_restore (pager)           v                        |
+//!    +------------ Restoring <----------------------------------+------------------------+
+//!    |
+//!    +--- Sampled  (moved out by the tracker to see whether somebody comes back for it)
+//! ```
+//!
+//! *Invariant*: while a page is not `Home`, its bytes exist in exactly the place its word names
+//! (staging slot, sample slot, pool object, the pattern itself), and the application's mapping has
+//! no page there. Whoever drops a place has first moved the word on.
+//!
+//! Layout of the word: bits 0-2 state, bit 3 [`PageWord::zap_pending`], bit 4
+//! [`PageWord::is_incompressible`], bits 8-11 tier, bits 16-23 window stamp, bits 32-63 payload
+//! (pool handle, sample slot or fill pattern).
+
+use crate::tier::{TierId, MAX_TIERS};
+
+/// Pages in a region: 2 MiB / 4 KiB (TierScape, section 6.2).
+pub const REGION_PAGES: usize = 512;
+/// Bytes in a page.
+pub const PAGE_BYTES: usize = 4096;
+/// Bytes in a region, the unit of placement.
+pub const REGION_BYTES: u64 = (REGION_PAGES * PAGE_BYTES) as u64;
+
+const _: () = assert!(MAX_TIERS <= 16, "the tier field of a page word has four bits");
+
+/// Where a page's bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum PageState {
+    /// In the application's own mapping - or nowhere, if it was never touched.
+    Home = 0,
+    /// In the mover's staging slot, waiting to be encoded.
+    Staged = 1,
+    /// In the staging slot, and a mover is reading it there.
+    Encoding = 2,
+    /// In a tier's pool; the payload is the handle.
+    Stored = 3,
+    /// Nowhere: all words of the page equal the payload repeated.
+    Same = 4,
+    /// In a sample slot; the payload is its index.
+    Sampled = 5,
+    /// On its way home; the source named before is still valid until the word is `Home`.
+    Restoring = 6,
+}
+
+impl PageState {
+    /// Every state, for exhaustive tests.
+    pub const ALL: [PageState; 7] = [
+        PageState::Home,
+        PageState::Staged,
+        PageState::Encoding,
+        PageState::Stored,
+        PageState::Same,
+        PageState::Sampled,
+        PageState::Restoring,
+    ];
+}
+
+const STATE_MASK: u64 = 0x7;
+const ZAP_BIT: u64 = 1 << 3;
+const INCOMPRESSIBLE_BIT: u64 = 1 << 4;
+const TIER_SHIFT: u32 = 8;
+const STAMP_SHIFT: u32 = 16;
+const PAYLOAD_SHIFT: u32 = 32;
+
+/// A page's state, packed. `PageWord::default()` is a page at home of which nothing is known.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct PageWord(pub u64);
+
+impl core::fmt::Debug for PageWord {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}", self.state())?;
+        if self.zap_pending() {
+            write!(f, "+zap")?;
+        }
+        if self.is_incompressible() {
+            write!(f, "+incompressible")?;
+        }
+        write!(f, "({}, {:#x}, window {})", self.tier(), self.payload(), self.stamp())
+    }
+}
+
+impl PageWord {
+    /// Where the page's bytes are.
+    #[inline]
+    pub fn state(self) -> PageState {
+        match self.0 & STATE_MASK {
+            0 => PageState::Home,
+            1 => PageState::Staged,
+            2 => PageState::Encoding,
+            3 => PageState::Stored,
+            4 => PageState::Same,
+            5 => PageState::Sampled,
+            // 7 is never written; reading it as Restoring makes everybody leave the page alone.
+            _ => PageState::Restoring,
+        }
+    }
+
+    /// The application has asked the kernel to drop this page (a `remove` event), and the kernel
+    /// may not have done so yet. Until the page is seen missing it must not be moved: moving it
+    /// now would carry bytes past their own deletion.
+    #[inline]
+    pub fn zap_pending(self) -> bool {
+        self.0 & ZAP_BIT != 0
+    }
+
+    /// The page did not shrink below the cut-off when last tried (at window [`Self::stamp`]).
+    #[inline]
+    pub fn is_incompressible(self) -> bool {
+        self.0 & INCOMPRESSIBLE_BIT != 0
+    }
+
+    /// The tier of a `Stored` or `Same` page; for `Staged` and `Encoding`, the one it goes to.
+    #[inline]
+    pub fn tier(self) -> TierId {
+        TierId(((self.0 >> TIER_SHIFT) & 0xf) as u8)
+    }
+
+    /// Pool handle (`Stored`), fill pattern (`Same`) or slot (`Sampled`).
+    #[inline]
+    pub fn payload(self) -> u32 {
+        (self.0 >> PAYLOAD_SHIFT) as u32
+    }
+
+    /// The window, modulo 256, in which the page last came home by a fault or was refused.
+    #[inline]
+    pub fn stamp(self) -> u8 {
+        (self.0 >> STAMP_SHIFT) as u8
+    }
+
+    /// Windows since [`Self::stamp`], modulo 256.
+    #[inline]
+    pub fn age(self, window_now: u8) -> u8 {
+        window_now.wrapping_sub(self.stamp())
+    }
+
+    #[inline]
+    fn with_state(self, state: PageState) -> PageWord {
+        PageWord((self.0 & !STATE_MASK) | state as u64)
+    }
+
+    #[inline]
+    fn with(self, state: PageState, tier: TierId, payload: u32) -> PageWord {
+        debug_assert!(tier.index() < MAX_TIERS);
+        let keep = self.0 & (0xff << STAMP_SHIFT);
+        PageWord(
+            keep | state as u64
+                | u64::from(tier.0 & 0xf) << TIER_SHIFT
+                | u64::from(payload) << PAYLOAD_SHIFT,
+        )
+    }
+
+    /// Whether a mover may take the page out of the application now. `cooling` is the number of
+    /// windows a page that came back must stay home; incompressible pages are left alone for
+    /// `retry_windows`.
+    #[inline]
+    pub fn movable(self, window_now: u8, cooling: u8, retry_windows: u8) -> bool {
+        self.state() == PageState::Home
+            && !self.zap_pending()
+            && (self.stamp() == 0 && !self.is_incompressible()
+                || self.age(window_now)
+                    >= if self.is_incompressible() { retry_windows } else { cooling })
+    }
+
+    /// Pager: the page is about to be moved to the staging slot, bound for `tier`.
+    pub fn stage(self, tier: TierId) -> Option<PageWord> {
+        (self.state() == PageState::Home && !self.zap_pending())
+            .then(|| self.with(PageState::Staged, tier, 0))
+    }
+
+    /// Pager: the tracker moves the page to sample slot `slot`.
+    pub fn sample(self, slot: u32) -> Option<PageWord> {
+        (self.state() == PageState::Home && !self.zap_pending())
+            .then(|| self.with(PageState::Sampled, TierId::DRAM, slot))
+    }
+
+    /// Mover: starts reading the staged copy.
+    pub fn begin_encode(self) -> Option<PageWord> {
+        (self.state() == PageState::Staged).then(|| self.with_state(PageState::Encoding))
+    }
+
+    /// Mover: the bytes are in `tier` under `handle`, or for a migration: they are now there
+    /// instead of where the word says.
+    pub fn finish_store(self, tier: TierId, handle: u32) -> Option<PageWord> {
+        matches!(self.state(), PageState::Encoding | PageState::Stored | PageState::Same)
+            .then(|| self.with(PageState::Stored, tier, handle))
+    }
+
+    /// Mover: the page is `pattern` repeated.
+    pub fn finish_same(self, tier: TierId, pattern: u32) -> Option<PageWord> {
+        matches!(self.state(), PageState::Encoding | PageState::Same)
+            .then(|| self.with(PageState::Same, tier, pattern))
+    }
+
+    /// Mover: the tier would not take it; it waits in staging to be returned.
+    pub fn refuse(self, window_now: u8, incompressible: bool) -> Option<PageWord> {
+        (self.state() == PageState::Encoding).then(|| {
+            let w = self.with_state(PageState::Staged).stamped(window_now);
+            PageWord(if incompressible { w.0 | INCOMPRESSIBLE_BIT } else { w.0 })
+        })
+    }
+
+    /// Pager: starts bringing the page home. The place the word named stays valid.
+    pub fn begin_restore(self) -> Option<PageWord> {
+        matches!(self.state(), PageState::Encoding | PageState::Stored | PageState::Same)
+            .then(|| self.with_state(PageState::Restoring))
+    }
+
+    /// Pager: the page is home. `window_now` is stamped if an access brought it back, so that it
+    /// is left alone for a while; `None` if nobody asked for it.
+    pub fn home(self, window_now: Option<u8>) -> PageWord {
+        let flag = self.0 & INCOMPRESSIBLE_BIT;
+        let stamp = self.0 & (0xff << STAMP_SHIFT);
+        let w = PageWord(flag | stamp);
+        match window_now {
+            Some(n) => w.stamped(n),
+            None => w,
+        }
+    }
+
+    /// Pager: the application has dropped the page's content; what we held is void.
+    pub fn zapped(self) -> PageWord {
+        PageWord(ZAP_BIT)
+    }
+
+    /// Pager: the page was seen missing (or was filled by us) after a zap, so the zap is done.
+    pub fn zap_done(self) -> PageWord {
+        PageWord(self.0 & !ZAP_BIT)
+    }
+
+    #[inline]
+    fn stamped(self, window: u8) -> PageWord {
+        // Stamp 0 means "never"; a page stamped in window 256 is a window younger than it says.
+        let w = if window == 0 { 255 } else { window };
+        PageWord((self.0 & !(0xff << STAMP_SHIFT)) | u64::from(w) << STAMP_SHIFT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(state: PageState, zap: bool) -> PageWord {
+        let w = PageWord::default().with(state, TierId(3), 0xdead_beef);
+        PageWord(if zap { w.0 | ZAP_BIT } else { w.0 })
+    }
+
+    /// Every (state, event) pair: which transitions exist, and nothing else does.
+    #[test]
+    fn every_state_and_event_is_decided() {
+        use PageState::*;
+        type Event = (&'static str, fn(PageWord) -> Option<PageWord>, &'static [PageState]);
+        let events: [Event; 7] = [
+            ("stage", |w| w.stage(TierId(2)), &[Home]),
+            ("sample", |w| w.sample(7), &[Home]),
+            ("begin_encode", |w| w.begin_encode(), &[Staged]),
+            ("finish_store", |w| w.finish_store(TierId(2), 9), &[Encoding, Stored, Same]),
+            ("finish_same", |w| w.finish_same(TierId(2), 0), &[Encoding, Same]),
+            ("refuse", |w| w.refuse(5, true), &[Encoding]),
+            ("begin_restore", |w| w.begin_restore(), &[Encoding, Stored, Same]),
+        ];
+        for (name, event, legal_from) in events {
+            for s in PageState::ALL {
+                let legal = event(word(s, false)).is_some();
+                assert_eq!(legal, legal_from.contains(&s), "{name} from {s:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_with_a_zap_pending_is_never_taken_out() {
+        let w = word(PageState::Home, true);
+        assert!(w.stage(TierId(1)).is_none());
+        assert!(w.sample(1).is_none());
+        assert!(!w.movable(10, 0, 0));
+        assert!(w.zap_done().stage(TierId(1)).is_some());
+    }
+
+    #[test]
+    fn fields_do_not_overlap() {
+        let w = PageWord::default().stage(TierId(15)).unwrap().begin_encode().unwrap();
+        let w = w.finish_store(TierId(15), u32::MAX).unwrap();
+        assert_eq!((w.state(), w.tier(), w.payload()), (PageState::Stored, TierId(15), u32::MAX));
+        assert!(!w.zap_pending() && !w.is_incompressible() && w.stamp() == 0);
+        let r = w.begin_restore().unwrap();
+        assert_eq!((r.tier(), r.payload()), (TierId(15), u32::MAX), "the source stays named");
+        assert_eq!(r.home(Some(7)).stamp(), 7);
+        assert_eq!(r.home(None), PageWord::default());
+    }
+
+    #[test]
+    fn a_page_that_came_back_cools_before_it_moves_again() {
+        let w = word(PageState::Restoring, false).home(Some(10));
+        assert!(!w.movable(10, 2, 16) && !w.movable(11, 2, 16));
+        assert!(w.movable(12, 2, 16));
+        assert!(PageWord::default().movable(0, 2, 16), "a page never seen moves at once");
+    }
+
+    #[test]
+    fn an_incompressible_page_is_not_tried_again_soon() {
+        let w = word(PageState::Encoding, false).refuse(10, true).unwrap();
+        assert_eq!(w.state(), PageState::Staged);
+        let w = w.home(None);
+        assert!(w.is_incompressible() && !w.movable(20, 1, 16) && w.movable(26, 1, 16));
+        assert!(!w.stage(TierId(1)).unwrap().is_incompressible());
+    }
+
+    #[test]
+    fn a_zap_forgets_everything_but_itself() {
+        for s in PageState::ALL {
+            let w = word(s, false).zapped();
+            assert_eq!(w.state(), PageState::Home);
+            assert!(w.zap_pending() && w.payload() == 0);
+        }
+    }
+}

@@ -1,0 +1,605 @@
+//! What the planner process and the runtime say to each other, byte by byte.
+//!
+//! A message is a little-endian `u32` length of what follows, a type byte and the fields in the
+//! order of the structs below. Both sides are of one build (the runtime refuses another
+//! [`VERSION`]), so there is no field negotiation. Decoding is total: any bytes give a message or
+//! [`Malformed`], never a panic and never an allocation larger than the message itself, because
+//! a broken peer must not be able to hurt a host program.
+
+use crate::tier::{Codec, MediumKind, Pool, TierId, MAX_TIERS};
+
+/// Version of this format. Changes with every change to it.
+pub const VERSION: u32 = 1;
+/// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// The bytes are not a message of this version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed;
+
+impl core::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("malformed message")
+    }
+}
+
+/// One compressed tier as the runtime builds it ([`crate::tier::TierSpec`] without names and
+/// prices, which are the planner's business).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TierConfig {
+    /// The codec.
+    pub codec: Codec,
+    /// Its level.
+    pub level: i32,
+    /// The pool manager.
+    pub pool: Pool,
+    /// What the medium is made of.
+    pub medium: MediumKind,
+    /// Added access latency of an emulated medium, nanoseconds.
+    pub latency_ns: u64,
+    /// Bandwidth of an emulated medium, MiB/s, 0 for unlimited.
+    pub bandwidth_mib_s: u64,
+}
+
+/// Planner to runtime.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ToRuntime {
+    /// First message: what to build. Tiers are `TierId(1)` and up, in order.
+    Configure(Configure),
+    /// Close the current window, report it and open the window of this number.
+    Window(u32),
+    /// Where each named region should be. Regions not named stay as they are.
+    Plan(Vec<PlanEntry>),
+    /// Bring every page home and stop tiering; the runtime keeps serving until that is done.
+    Release,
+}
+
+/// Limits and tiers for the runtime.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Configure {
+    /// Stored size above which a page counts as incompressible, bytes (2,990 in the paper).
+    pub cutoff_bytes: u32,
+    /// Pages sampled per region and window by the tracker.
+    pub samples_per_region: u8,
+    /// Windows a page that came back stays home.
+    pub cooling_windows: u8,
+    /// Mover threads, 1 to 8.
+    pub move_threads: u8,
+    /// Bandwidth limit of all movers together, MiB of application memory per second, 0 for none.
+    pub move_mib_s: u32,
+    /// The compressed tiers.
+    pub tiers: Vec<TierConfig>,
+}
+
+/// One line of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlanEntry {
+    /// Address of the region, a multiple of 2 MiB.
+    pub region: u64,
+    /// Where its pages should be.
+    pub tier: TierId,
+}
+
+/// Runtime to planner.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FromRuntime {
+    /// First message.
+    Hello(Hello),
+    /// A closed window.
+    Report(Box<Report>),
+    /// This process cannot be tiered, and why (a line for a person).
+    Refused(String),
+}
+
+/// Who is speaking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// [`VERSION`] of the runtime.
+    pub version: u32,
+    /// Process id, in the runtime's own PID namespace.
+    pub pid: u32,
+    /// Feature bits that userfaultfd granted.
+    pub uffd_features: u64,
+}
+
+/// One region in a report.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct RegionReport {
+    /// Address, a multiple of 2 MiB.
+    pub region: u64,
+    /// The tier its last plan entry named.
+    pub tier: u8,
+    /// Pages in the application's mapping now.
+    pub resident: u16,
+    /// Pages in compressed tiers now.
+    pub stored: u16,
+    /// Pages sampled in the window and how many of those were come back for.
+    pub samples: u8,
+    /// See `samples`.
+    pub hits: u8,
+    /// Pages that were resident when the window opened.
+    pub resident_at_open: u16,
+    /// Faults from compressed tiers in the window.
+    pub faults: u32,
+}
+
+/// One compressed tier in a report. Counters run since the start.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TierReport {
+    /// Pages held.
+    pub pages: u64,
+    /// Of those, pages held as a repeated word, which take no pool space.
+    pub same_pages: u64,
+    /// Compressed bytes held.
+    pub stored_bytes: u64,
+    /// Bytes of medium the pool takes, fragmentation and metadata included.
+    pub pool_bytes: u64,
+    /// Faults served.
+    pub faults: u64,
+    /// Fault service time, nanoseconds: median, 99th percentile and mean.
+    pub fault_ns_p50: u64,
+    /// See `fault_ns_p50`.
+    pub fault_ns_p99: u64,
+    /// See `fault_ns_p50`.
+    pub fault_ns_mean: u64,
+    /// Pages refused, by reason, in the order of [`REFUSALS`].
+    pub refused: [u64; REFUSALS.len()],
+    /// Stored bytes / original bytes over a sample of the application's own pages that are at
+    /// home, in thousandths, with the pool's overhead; 0 if nothing was sampled.
+    pub estimated_ratio_milli: u32,
+    /// Time to decode one of those sampled pages, nanoseconds.
+    pub estimated_decode_ns: u32,
+}
+
+/// Why a page was not taken, in the order of the wire.
+pub const REFUSALS: [&str; 5] =
+    ["incompressible", "pool_full", "pinned_or_shared", "mapping_changed", "medium_failed"];
+
+/// A closed window.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Report {
+    /// The window that was closed.
+    pub window: u32,
+    /// All regions the runtime follows.
+    pub regions: Vec<RegionReport>,
+    /// The compressed tiers in order.
+    pub tiers: Vec<TierReport>,
+    /// Resident set of the process, bytes, pools and runtime included.
+    pub rss_bytes: u64,
+    /// Memory of the runtime itself, pools aside, bytes.
+    pub runtime_bytes: u64,
+    /// CPU time of the runtime's threads since the start, nanoseconds.
+    pub runtime_cpu_ns: u64,
+    /// Of that, time spent serving faults.
+    pub pager_cpu_ns: u64,
+    /// Time application threads waited for faults since the start, nanoseconds (service time plus
+    /// the wake-up overhead measured at start).
+    pub stalled_ns: u64,
+    /// Faults on pages that no tier held (fresh memory in a registered region).
+    pub zero_faults: u64,
+    /// Faults on pages the tracker had taken as samples.
+    pub sample_faults: u64,
+    /// Faults on pages in staging, moved back without decoding.
+    pub staged_faults: u64,
+    /// Pages brought home because a plan said so.
+    pub promoted_pages: u64,
+    /// Pages moved from tier to tier.
+    pub migrated_pages: u64,
+    /// Plan entries not finished before the next window.
+    pub abandoned_moves: u64,
+    /// Wake-up overhead of one fault measured at start, nanoseconds.
+    pub fault_overhead_ns: u64,
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn new(kind: u8) -> Writer {
+        Writer(vec![0, 0, 0, 0, kind])
+    }
+    fn u8(&mut self, v: u8) -> &mut Self {
+        self.0.push(v);
+        self
+    }
+    fn u16(&mut self, v: u16) -> &mut Self {
+        self.0.extend_from_slice(&v.to_le_bytes());
+        self
+    }
+    fn u32(&mut self, v: u32) -> &mut Self {
+        self.0.extend_from_slice(&v.to_le_bytes());
+        self
+    }
+    fn u64(&mut self, v: u64) -> &mut Self {
+        self.0.extend_from_slice(&v.to_le_bytes());
+        self
+    }
+    fn finish(mut self) -> Vec<u8> {
+        let len = (self.0.len() - 4) as u32;
+        self.0[..4].copy_from_slice(&len.to_le_bytes());
+        self.0
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.take::<1>()?[0])
+    }
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        Ok(u16::from_le_bytes(self.take()?))
+    }
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+    /// A count of items of at least `item_bytes` each: never more than the message can hold.
+    fn count(&mut self, item_bytes: usize) -> Result<usize, Malformed> {
+        let n = self.u32()? as usize;
+        if n > self.0.len() / item_bytes {
+            return Err(Malformed);
+        }
+        Ok(n)
+    }
+    fn end(self) -> Result<(), Malformed> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Malformed)
+        }
+    }
+}
+
+const PLAN_ENTRY_BYTES: usize = 9;
+const TIER_CONFIG_BYTES: usize = 23;
+const REGION_REPORT_BYTES: usize = 21;
+const TIER_REPORT_BYTES: usize = 8 * 8 + REFUSALS.len() * 8 + 8;
+
+impl ToRuntime {
+    /// The message as bytes, length first.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            ToRuntime::Configure(c) => {
+                let mut w = Writer::new(1);
+                w.u32(c.cutoff_bytes).u8(c.samples_per_region).u8(c.cooling_windows);
+                w.u8(c.move_threads).u32(c.move_mib_s).u32(c.tiers.len() as u32);
+                for t in &c.tiers {
+                    w.u8(t.codec as u8).u32(t.level as u32).u8(t.pool as u8).u8(t.medium as u8);
+                    w.u64(t.latency_ns).u64(t.bandwidth_mib_s);
+                }
+                w.finish()
+            }
+            ToRuntime::Window(n) => {
+                let mut w = Writer::new(2);
+                w.u32(*n);
+                w.finish()
+            }
+            ToRuntime::Plan(entries) => {
+                let mut w = Writer::new(3);
+                w.u32(entries.len() as u32);
+                for e in entries {
+                    w.u64(e.region).u8(e.tier.0);
+                }
+                w.finish()
+            }
+            ToRuntime::Release => Writer::new(4).finish(),
+        }
+    }
+
+    /// Reads a message from `body`, the bytes after the length. Checks every range the runtime
+    /// relies on: regions are aligned user addresses, tiers exist, limits are sane.
+    pub fn decode(body: &[u8]) -> Result<ToRuntime, Malformed> {
+        let mut r = Reader(body);
+        let message = match r.u8()? {
+            1 => {
+                let (cutoff_bytes, samples_per_region) = (r.u32()?, r.u8()?);
+                let (cooling_windows, move_threads, move_mib_s) = (r.u8()?, r.u8()?, r.u32()?);
+                let n = r.count(TIER_CONFIG_BYTES)?;
+                let sane = (64..=4096).contains(&cutoff_bytes)
+                    && samples_per_region <= 64
+                    && cooling_windows <= 64
+                    && (1..=8).contains(&move_threads)
+                    && n < MAX_TIERS;
+                if !sane {
+                    return Err(Malformed);
+                }
+                let mut tiers = Vec::with_capacity(n);
+                for _ in 0..n {
+                    let codec = Codec::from_wire(r.u8()?).ok_or(Malformed)?;
+                    let level = r.u32()? as i32;
+                    let (lo, hi) = codec.levels();
+                    if level < lo || level > hi {
+                        return Err(Malformed);
+                    }
+                    tiers.push(TierConfig {
+                        codec,
+                        level,
+                        pool: Pool::from_wire(r.u8()?).ok_or(Malformed)?,
+                        medium: MediumKind::from_wire(r.u8()?).ok_or(Malformed)?,
+                        latency_ns: r.u64()?,
+                        bandwidth_mib_s: r.u64()?,
+                    });
+                }
+                ToRuntime::Configure(Configure {
+                    cutoff_bytes,
+                    samples_per_region,
+                    cooling_windows,
+                    move_threads,
+                    move_mib_s,
+                    tiers,
+                })
+            }
+            2 => ToRuntime::Window(r.u32()?),
+            3 => {
+                let n = r.count(PLAN_ENTRY_BYTES)?;
+                let mut entries = Vec::with_capacity(n);
+                for _ in 0..n {
+                    let (region, tier) = (r.u64()?, TierId(r.u8()?));
+                    let aligned = region % crate::state::REGION_BYTES == 0;
+                    if !aligned || region >= 1 << 47 || tier.index() >= MAX_TIERS {
+                        return Err(Malformed);
+                    }
+                    entries.push(PlanEntry { region, tier });
+                }
+                ToRuntime::Plan(entries)
+            }
+            4 => ToRuntime::Release,
+            _ => return Err(Malformed),
+        };
+        r.end()?;
+        Ok(message)
+    }
+}
+
+impl FromRuntime {
+    /// The message as bytes, length first.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            FromRuntime::Hello(h) => {
+                let mut w = Writer::new(65);
+                w.u32(h.version).u32(h.pid).u64(h.uffd_features);
+                w.finish()
+            }
+            FromRuntime::Report(report) => encode_report(report),
+            FromRuntime::Refused(why) => {
+                let mut w = Writer::new(67);
+                w.0.extend_from_slice(why.as_bytes());
+                w.finish()
+            }
+        }
+    }
+
+    /// Reads a message from `body`, the bytes after the length.
+    pub fn decode(body: &[u8]) -> Result<FromRuntime, Malformed> {
+        let mut r = Reader(body);
+        let message = match r.u8()? {
+            65 => FromRuntime::Hello(Hello {
+                version: r.u32()?,
+                pid: r.u32()?,
+                uffd_features: r.u64()?,
+            }),
+            66 => FromRuntime::Report(Box::new(decode_report(&mut r)?)),
+            67 => {
+                let text = String::from_utf8_lossy(r.0).into_owned();
+                r.0 = &[];
+                FromRuntime::Refused(text)
+            }
+            _ => return Err(Malformed),
+        };
+        r.end()?;
+        Ok(message)
+    }
+}
+
+fn encode_report(report: &Report) -> Vec<u8> {
+    let mut w = Writer::new(66);
+    w.u32(report.window).u32(report.regions.len() as u32);
+    for g in &report.regions {
+        w.u64(g.region).u8(g.tier).u16(g.resident).u16(g.stored).u8(g.samples).u8(g.hits);
+        w.u16(g.resident_at_open).u32(g.faults);
+    }
+    w.u32(report.tiers.len() as u32);
+    for t in &report.tiers {
+        w.u64(t.pages).u64(t.same_pages).u64(t.stored_bytes).u64(t.pool_bytes).u64(t.faults);
+        w.u64(t.fault_ns_p50).u64(t.fault_ns_p99).u64(t.fault_ns_mean);
+        for n in t.refused {
+            w.u64(n);
+        }
+        w.u32(t.estimated_ratio_milli).u32(t.estimated_decode_ns);
+    }
+    for v in scalars(report) {
+        w.u64(v);
+    }
+    w.finish()
+}
+
+fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
+    let mut report = Report { window: r.u32()?, ..Report::default() };
+    let regions = r.count(REGION_REPORT_BYTES)?;
+    report.regions.reserve_exact(regions);
+    for _ in 0..regions {
+        report.regions.push(RegionReport {
+            region: r.u64()?,
+            tier: r.u8()?,
+            resident: r.u16()?,
+            stored: r.u16()?,
+            samples: r.u8()?,
+            hits: r.u8()?,
+            resident_at_open: r.u16()?,
+            faults: r.u32()?,
+        });
+    }
+    let tiers = r.count(TIER_REPORT_BYTES)?;
+    for _ in 0..tiers {
+        let mut t = TierReport {
+            pages: r.u64()?,
+            same_pages: r.u64()?,
+            stored_bytes: r.u64()?,
+            pool_bytes: r.u64()?,
+            faults: r.u64()?,
+            fault_ns_p50: r.u64()?,
+            fault_ns_p99: r.u64()?,
+            fault_ns_mean: r.u64()?,
+            ..TierReport::default()
+        };
+        for n in &mut t.refused {
+            *n = r.u64()?;
+        }
+        t.estimated_ratio_milli = r.u32()?;
+        t.estimated_decode_ns = r.u32()?;
+        report.tiers.push(t);
+    }
+    for field in scalars_mut(&mut report) {
+        *field = r.u64()?;
+    }
+    Ok(report)
+}
+
+fn scalars(r: &Report) -> [u64; 12] {
+    let mut copy = r.clone_scalars();
+    scalars_mut(&mut copy).map(|v| *v)
+}
+
+fn scalars_mut(r: &mut Report) -> [&mut u64; 12] {
+    [
+        &mut r.rss_bytes,
+        &mut r.runtime_bytes,
+        &mut r.runtime_cpu_ns,
+        &mut r.pager_cpu_ns,
+        &mut r.stalled_ns,
+        &mut r.zero_faults,
+        &mut r.sample_faults,
+        &mut r.staged_faults,
+        &mut r.promoted_pages,
+        &mut r.migrated_pages,
+        &mut r.abandoned_moves,
+        &mut r.fault_overhead_ns,
+    ]
+}
+
+impl Report {
+    /// The report without its lists.
+    fn clone_scalars(&self) -> Report {
+        Report { regions: Vec::new(), tiers: Vec::new(), ..*self }
+    }
+}
+
+/// Takes one whole message off the front of `buffer`: its body and how many bytes to drop.
+/// `Ok(None)` if more bytes are needed.
+pub fn split_message(buffer: &[u8]) -> Result<Option<(&[u8], usize)>, Malformed> {
+    let Some((head, rest)) = buffer.split_first_chunk::<4>() else { return Ok(None) };
+    let len = u32::from_le_bytes(*head) as usize;
+    if len == 0 || len > MESSAGE_BYTES_MAX {
+        return Err(Malformed);
+    }
+    Ok(rest.get(..len).map(|body| (body, len + 4)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn body(bytes: &[u8]) -> &[u8] {
+        let (body, used) = split_message(bytes).unwrap().unwrap();
+        assert_eq!(used, bytes.len());
+        body
+    }
+
+    fn tier() -> TierConfig {
+        TierConfig {
+            codec: Codec::Zstd,
+            level: -3,
+            pool: Pool::Zsmalloc,
+            medium: MediumKind::Emulated,
+            latency_ns: 300,
+            bandwidth_mib_s: 2000,
+        }
+    }
+
+    #[test]
+    fn every_message_survives_the_wire() {
+        let configure = Configure {
+            cutoff_bytes: 2990,
+            samples_per_region: 8,
+            cooling_windows: 1,
+            move_threads: 1,
+            move_mib_s: 400,
+            tiers: vec![tier(), tier()],
+        };
+        let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
+        for m in [
+            ToRuntime::Configure(configure),
+            ToRuntime::Window(7),
+            ToRuntime::Plan(vec![entry; 3]),
+            ToRuntime::Release,
+        ] {
+            assert_eq!(ToRuntime::decode(body(&m.encode())), Ok(m));
+        }
+        let report = Report {
+            window: 3,
+            regions: vec![RegionReport { region: 1 << 21, faults: 9, ..Default::default() }],
+            tiers: vec![TierReport { refused: [1, 2, 3, 4, 5], ..Default::default() }],
+            rss_bytes: 1,
+            fault_overhead_ns: 12,
+            ..Default::default()
+        };
+        for m in [
+            FromRuntime::Hello(Hello { version: VERSION, pid: 9, uffd_features: 0x1ffff }),
+            FromRuntime::Report(Box::new(report)),
+            FromRuntime::Refused("no userfaultfd".into()),
+        ] {
+            assert_eq!(FromRuntime::decode(body(&m.encode())), Ok(m));
+        }
+    }
+
+    #[test]
+    fn sizes_of_repeated_items_are_what_the_bounds_assume() {
+        let empty = ToRuntime::Plan(vec![]).encode().len();
+        let entry = PlanEntry { region: 0, tier: TierId(0) };
+        assert_eq!(ToRuntime::Plan(vec![entry]).encode().len() - empty, PLAN_ENTRY_BYTES);
+        let none = encode_report(&Report::default()).len();
+        let one = Report { regions: vec![RegionReport::default()], ..Default::default() };
+        assert_eq!(encode_report(&one).len() - none, REGION_REPORT_BYTES);
+        let one = Report { tiers: vec![TierReport::default()], ..Default::default() };
+        assert_eq!(encode_report(&one).len() - none, TIER_REPORT_BYTES);
+    }
+
+    #[test]
+    fn a_plan_cannot_name_what_is_not_a_region() {
+        for region in [4096, 1u64 << 47, u64::MAX & !0x1f_ffff] {
+            let plan = ToRuntime::Plan(vec![PlanEntry { region, tier: TierId(1) }]);
+            assert_eq!(ToRuntime::decode(body(&plan.encode())), Err(Malformed), "{region:#x}");
+        }
+        let plan = ToRuntime::Plan(vec![PlanEntry { region: 0, tier: TierId(200) }]);
+        assert_eq!(ToRuntime::decode(body(&plan.encode())), Err(Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_are_malformed(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = ToRuntime::decode(&bytes);
+            let _ = FromRuntime::decode(&bytes);
+            let _ = split_message(&bytes);
+        }
+
+        #[test]
+        fn a_cut_message_is_malformed(cut in 1usize..60) {
+            let configure = Configure {
+                cutoff_bytes: 2990, samples_per_region: 8, cooling_windows: 1, move_threads: 2,
+                move_mib_s: 0, tiers: vec![tier(); 2],
+            };
+            let bytes = ToRuntime::Configure(configure).encode();
+            let b = &bytes[4..];
+            prop_assume!(cut < b.len());
+            prop_assert_eq!(ToRuntime::decode(&b[..b.len() - cut]), Err(Malformed));
+        }
+    }
+}
