@@ -1,1 +1,21 @@
-//! Placeholder while the crate is being written.
+//! The `terrace` command, as a library so that its parts can be tested.
+//!
+//! [`run`] starts a program and plans for it; [`status`], [`doctor`] and [`tiers`] answer
+//! questions; [`bench`] and [`demo`] measure. [`config`] and [`preset`] say what is wanted,
+//! [`preflight`] what is possible.
+
+pub mod bench {
+    //! Measurements that back the promises of SPEC.md.
+    pub mod kernel_swap;
+    pub mod plan;
+    pub mod rest;
+}
+pub mod config;
+pub mod demo;
+pub mod doctor;
+pub mod machine;
+pub mod preflight;
+pub mod preset;
+pub mod run;
+pub mod status;
+pub mod tiers;

@@ -1,1 +1,89 @@
-fn main() {}
+//! The `terrace` command.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use terrace_cli::config::ConfigArgs;
+use terrace_cli::{bench, demo, doctor, run, status, tiers};
+
+/// Spreads a program's memory over many tiers and keeps every part on the cheapest one that its
+/// slowdown budget allows.
+#[derive(Parser)]
+#[command(name = "terrace", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Start a program with its memory tiered
+    Run(run::RunArgs),
+    /// What each tiered program saves, what that costs it, and why
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Only this session or application
+        pid: Option<u32>,
+    },
+    /// Check what this machine offers and how to mend what is missing
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tiers
+    Tiers {
+        #[command(subcommand)]
+        verb: TiersVerb,
+    },
+    /// Redis on many tiers, measured against plain DRAM, every value checked
+    Demo(demo::DemoArgs),
+    /// Measure
+    Bench {
+        #[command(subcommand)]
+        verb: BenchVerb,
+    },
+}
+
+#[derive(Subcommand)]
+enum TiersVerb {
+    /// List the tiers of a preset or a configuration file
+    List {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum BenchVerb {
+    /// The planner: time and distance to the optimum
+    Plan(bench::plan::PlanArgs),
+    /// Cost at rest: throughput with the runtime loaded and nothing demoted
+    Rest(bench::rest::RestArgs),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().verb {
+        Verb::Run(args) => run::run(args),
+        Verb::Status { json, pid } => status::run(json, pid).map(|()| 0),
+        Verb::Doctor { json } => Ok(doctor::run(json)),
+        Verb::Tiers { verb: TiersVerb::List { config, json } } => {
+            tiers::list(&config, json).map(|()| 0).map_err(Into::into)
+        }
+        Verb::Demo(args) => demo::run(args).map(|()| 0),
+        Verb::Bench { verb: BenchVerb::Plan(args) } => bench::plan::run(args).map(|()| 0),
+        Verb::Bench { verb: BenchVerb::Rest(args) } => bench::rest::run(args).map(|()| 0),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code.clamp(0, 255) as u8),
+        Err(e) => {
+            eprintln!("terrace: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -23,6 +23,8 @@ impl core::fmt::Display for Malformed {
     }
 }
 
+impl std::error::Error for Malformed {}
+
 /// One compressed tier as the runtime builds it ([`crate::tier::TierSpec`] without names and
 /// prices, which are the planner's business).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

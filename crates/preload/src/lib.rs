@@ -1,1 +1,49 @@
-//! Placeholder while the crate is being written.
+//! `libterrace.so`: the runtime that lives inside the application.
+//!
+//! Loaded with `LD_PRELOAD` by `terrace run`. In the order in which a page meets them:
+//!
+//! - [`tracker`] takes samples of every region to see what is in use;
+//! - [`agent`] reports a window to the planner and receives a plan;
+//! - [`mover`] carries the plan out, with [`stores`] for the tiers;
+//! - [`pager`] serves the fault when the page is wanted back;
+//! - [`stats`] counts.
+//!
+//! [`region`] is the page table all of them share, [`runtime`] holds the whole together,
+//! [`sys`] and [`interpose`] are the door to Linux and the only `unsafe`.
+#![cfg_attr(test, allow(dead_code))]
+
+pub mod agent;
+pub mod interpose;
+pub mod mover;
+pub mod pager;
+pub mod region;
+pub mod runtime;
+pub mod samples;
+pub mod stats;
+pub mod stores;
+pub mod sys;
+pub mod tracker;
+
+#[cfg(not(test))]
+#[global_allocator]
+static HEAP: sys::memory::OwnHeap = sys::memory::OwnHeap;
+
+/// Where the planner listens. Set by `terrace run`, inherited by what the program starts.
+pub const SOCKET_VARIABLE: &str = "TERRACE_SOCKET";
+
+#[cfg(not(test))]
+#[used]
+#[link_section = ".init_array"]
+static START: extern "C" fn() = start;
+
+/// Runs before the program's `main`. Without the variable the library does nothing at all.
+#[cfg(not(test))]
+extern "C" fn start() {
+    interpose::resolve();
+    let Some(path) = std::env::var_os(SOCKET_VARIABLE) else { return };
+    if !sys::memory::reserve() {
+        return;
+    }
+    interpose::install_handlers();
+    sys::thread::spawn(c"terrace-agent", move || agent::run(std::path::Path::new(&path)));
+}

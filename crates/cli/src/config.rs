@@ -1,0 +1,389 @@
+//! What `terrace run` is asked to do: media, tiers, policy and limits.
+//!
+//! Defaults come from a preset, a TOML file ([`mod@file`]) replaces them, the command line
+//! ([`ConfigArgs`]) has the last word. Values are checked by the functions here whichever way they
+//! came; a value from a file is reported as `FILE:LINE: KEY: what is wrong; how to mend it`, one
+//! from the command line with its option in the place of file and key.
+
+use std::path::{Path, PathBuf};
+
+use terrace_core::tier::{Medium, MediumKind, TierSpec, MAX_TIERS};
+
+use crate::preset::{self, Preset};
+
+pub mod file;
+
+pub use file::ConfigError;
+
+/// Length of a profile window when nothing else is asked for. TierScape uses 120 s for programs
+/// that run for hours; a fault-sampling tracker sees enough of a region in a few seconds.
+pub const WINDOW_S_DEFAULT: f64 = 5.0;
+
+/// Compressed size from which a page counts as incompressible: zswap and software-defined far
+/// memory both use 2,990 of 4,096 bytes (73 %).
+pub const CUTOFF_BYTES_DEFAULT: u32 = 2_990;
+
+/// Everything one run needs to know.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Where it came from, for reports: a preset's name, or `file` when a file lists the tiers.
+    pub preset: String,
+    /// The media; exactly one of them is of kind `dram`.
+    pub media: Vec<Medium>,
+    /// Compressed tiers in order: `tiers[0]` is `TierId(1)`.
+    pub tiers: Vec<TierSpec>,
+    /// Who decides the placement.
+    pub policy: PolicyConfig,
+    /// Windows, limits and sampling.
+    pub run: RunConfig,
+}
+
+/// How placement is decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum PolicyKind {
+    /// Least slowdown within a TCO budget (TierScape, section 5.2).
+    Analytical,
+    /// Everything below the threshold moves one tier down each window (section 5.1).
+    Waterfall,
+    /// Nothing is ever demoted; the runtime is only loaded.
+    None,
+}
+
+impl PolicyKind {
+    /// All policies, as configuration files name them.
+    pub const ALL: [PolicyKind; 3] =
+        [PolicyKind::Analytical, PolicyKind::Waterfall, PolicyKind::None];
+
+    /// Name in configuration files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyKind::Analytical => "analytical",
+            PolicyKind::Waterfall => "waterfall",
+            PolicyKind::None => "none",
+        }
+    }
+}
+
+/// Policy and both of its knobs, so that the command line can switch the policy of a file.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PolicyConfig {
+    /// Which policy.
+    pub kind: PolicyKind,
+    /// Knob of `analytical`: 1 keeps everything in DRAM, 0 saves all that can be saved.
+    pub alpha: f64,
+    /// Knob of `waterfall`.
+    pub threshold: Threshold,
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        PolicyConfig {
+            kind: PolicyKind::Analytical,
+            // TierScape's middle setting, 6T-AM-0.5.
+            alpha: 0.5,
+            threshold: Threshold::Moderate,
+        }
+    }
+}
+
+/// Below which hotness a region is demoted.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Threshold {
+    /// About the coldest 15-20 % of the data.
+    Conservative,
+    /// About the coldest 40-50 %.
+    Moderate,
+    /// About the coldest 70-80 %.
+    Aggressive,
+    /// The coldest share of the data, 0..=1; `"45%"` in a file.
+    Share(f64),
+    /// A hotness: distinct pages of a region touched in a window.
+    Hotness(f64),
+}
+
+impl Threshold {
+    /// The share of the data to demote, if the threshold is one. The named ones lie in the middle
+    /// of the bands that TierScape gives (section 7.1).
+    pub fn share(self) -> Option<f64> {
+        match self {
+            Threshold::Conservative => Some(0.18),
+            Threshold::Moderate => Some(0.45),
+            Threshold::Aggressive => Some(0.75),
+            Threshold::Share(share) => Some(share),
+            Threshold::Hotness(_) => None,
+        }
+    }
+
+    /// Reads a threshold as files and the command line write it.
+    pub fn parse(text: &str) -> Result<Threshold, String> {
+        const FORMS: &str = "use conservative, moderate, aggressive, a share such as \"45%\" or a \
+                             hotness such as 12";
+        match text {
+            "conservative" => return Ok(Threshold::Conservative),
+            "moderate" => return Ok(Threshold::Moderate),
+            "aggressive" => return Ok(Threshold::Aggressive),
+            _ => {}
+        }
+        if let Some(percent) = text.strip_suffix('%') {
+            let share: f64 =
+                percent.trim().parse().map_err(|_| format!("{text:?} is not a share; {FORMS}"))?;
+            if !(0.0..=100.0).contains(&share) {
+                return Err(format!("{text:?} is not a share; use 0% to 100%"));
+            }
+            return Ok(Threshold::Share(share / 100.0));
+        }
+        let hotness: f64 =
+            text.parse().map_err(|_| format!("{text:?} is not a threshold; {FORMS}"))?;
+        Threshold::hotness(hotness)
+    }
+
+    /// A threshold given as a number.
+    pub fn hotness(hotness: f64) -> Result<Threshold, String> {
+        check_number(hotness, 0.0, 512.0, "pages of a region touched in a window")?;
+        Ok(Threshold::Hotness(hotness))
+    }
+}
+
+impl std::fmt::Display for Threshold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Threshold::Conservative => f.write_str("conservative"),
+            Threshold::Moderate => f.write_str("moderate"),
+            Threshold::Aggressive => f.write_str("aggressive"),
+            Threshold::Share(share) => write!(f, "{}%", share * 100.0),
+            Threshold::Hotness(hotness) => write!(f, "{hotness}"),
+        }
+    }
+}
+
+/// Windows, limits and sampling.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RunConfig {
+    /// Length of a profile window, in seconds.
+    pub window_s: f64,
+    /// Threads of the runtime that compress and move pages.
+    pub move_threads: u32,
+    /// Most that movement may read and write per second, in MiB of application memory; 0 for no
+    /// limit.
+    pub move_mib_s: u64,
+    /// Pages of a region in DRAM that the tracker watches in one window; 0 to 512.
+    pub samples_per_region: u32,
+    /// A page that compresses to this many bytes or more stays in DRAM.
+    pub cutoff_bytes: u32,
+    /// Windows for which a page that faulted back is left alone.
+    pub cooling_windows: u32,
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        RunConfig {
+            window_s: WINDOW_S_DEFAULT,
+            // One thread compresses some 400 MiB/s with lz4; more take CPUs from the application.
+            move_threads: 1,
+            move_mib_s: 512,
+            // 4 to 8 samples are what the estimate in terrace_core::hotness is made for.
+            samples_per_region: 4,
+            cutoff_bytes: CUTOFF_BYTES_DEFAULT,
+            cooling_windows: 2,
+        }
+    }
+}
+
+impl Config {
+    /// A preset with default policy and limits.
+    pub fn from_preset(preset: Preset) -> Config {
+        Config {
+            preset: preset.name().into(),
+            media: preset.media(),
+            tiers: preset.tiers(),
+            policy: PolicyConfig::default(),
+            run: RunConfig::default(),
+        }
+    }
+
+    /// Reads a file; tiers and media that it does not name come from the preset `auto`.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        Config::load_over(path, Preset::Auto)
+    }
+
+    /// Reads a file; tiers and media that it does not name come from `preset`.
+    pub fn load_over(path: &Path, preset: Preset) -> Result<Config, ConfigError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| ConfigError {
+            file: name.clone(),
+            line: 0,
+            key: String::new(),
+            message: format!("cannot be read: {e}; give --config a readable TOML file"),
+        })?;
+        file::parse(&name, &text, preset)
+    }
+
+    /// DRAM: the medium of tier 0.
+    pub fn dram(&self) -> &Medium {
+        self.media
+            .iter()
+            .find(|m| m.kind == MediumKind::Dram)
+            .expect("file::parse and the presets always put a dram medium in")
+    }
+
+    /// Whether any tier lies on an emulated medium, which every report must say.
+    pub fn is_emulated(&self) -> bool {
+        self.tiers.iter().any(|t| t.medium.kind == MediumKind::Emulated)
+    }
+}
+
+/// Options that `run`, `tiers list` and `demo` share. An option that is given overrides the file.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ConfigArgs {
+    /// TOML file with media, tiers, policy and limits (docs/configuration.md)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Tier set to use instead of the file's
+    #[arg(long, value_enum)]
+    pub preset: Option<Preset>,
+    /// Who decides the placement
+    #[arg(long, value_enum)]
+    pub policy: Option<PolicyKind>,
+    /// Knob of the analytical policy: 1 keeps everything in DRAM, 0 saves all that can be saved
+    #[arg(long, allow_negative_numbers = true)]
+    pub alpha: Option<f64>,
+    /// Threshold of the waterfall policy: conservative, moderate, aggressive, "45%" or a hotness
+    #[arg(long)]
+    pub threshold: Option<String>,
+    /// Length of a profile window in seconds
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub window: Option<f64>,
+    /// Threads that compress and move pages
+    #[arg(long, value_name = "N")]
+    pub move_threads: Option<u32>,
+    /// Most that movement may read and write per second, in MiB; 0 for no limit
+    #[arg(long, value_name = "MIB")]
+    pub move_mib_s: Option<u64>,
+}
+
+impl ConfigArgs {
+    /// Preset, then file, then these options.
+    pub fn resolve(&self) -> Result<Config, ConfigError> {
+        let preset = self.preset.unwrap_or_default();
+        let mut config = match &self.config {
+            Some(path) => Config::load_over(path, preset)?,
+            None => Config::from_preset(preset),
+        };
+        if let Some(preset) = self.preset {
+            preset.name().clone_into(&mut config.preset);
+            config.tiers = preset.tiers_on(&config.media);
+            for medium in config.tiers.iter().map(|t| &t.medium) {
+                if !config.media.iter().any(|m| m.name == medium.name) {
+                    config.media.push(medium.clone());
+                }
+            }
+        }
+        if let Some(kind) = self.policy {
+            config.policy.kind = kind;
+        }
+        if let Some(alpha) = self.alpha {
+            config.policy.alpha = check_alpha(alpha).map_err(option("--alpha"))?;
+        }
+        if let Some(threshold) = &self.threshold {
+            config.policy.threshold = Threshold::parse(threshold).map_err(option("--threshold"))?;
+        }
+        if let Some(window_s) = self.window {
+            config.run.window_s = check_window_s(window_s).map_err(option("--window"))?;
+        }
+        if let Some(n) = self.move_threads {
+            config.run.move_threads = check_threads(n).map_err(option("--move-threads"))?;
+        }
+        if let Some(mib_s) = self.move_mib_s {
+            config.run.move_mib_s = mib_s;
+        }
+        Ok(config)
+    }
+}
+
+/// An error in the value of a command line option.
+fn option(name: &'static str) -> impl Fn(String) -> ConfigError {
+    move |message| ConfigError { file: String::new(), line: 0, key: name.into(), message }
+}
+
+/// Threads that move pages: more than 64 is a typing error, not a wish.
+pub(crate) const MOVE_THREADS_MAX: u32 = 64;
+
+pub(crate) fn check_number(value: f64, lo: f64, hi: f64, what: &str) -> Result<f64, String> {
+    if (lo..=hi).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("{value} is out of range; use {lo} to {hi} ({what})"))
+    }
+}
+
+pub(crate) fn check_alpha(alpha: f64) -> Result<f64, String> {
+    check_number(alpha, 0.0, 1.0, "0 saves all that can be saved, 1 keeps everything in DRAM")
+}
+
+pub(crate) fn check_window_s(window_s: f64) -> Result<f64, String> {
+    check_number(window_s, 0.1, 86_400.0, "seconds in a window")
+}
+
+pub(crate) fn check_threads(threads: u32) -> Result<u32, String> {
+    if (1..=MOVE_THREADS_MAX).contains(&threads) {
+        Ok(threads)
+    } else {
+        Err(format!("{threads} is out of range; use 1 to {MOVE_THREADS_MAX} (threads)"))
+    }
+}
+
+/// Compressed tiers that fit beside DRAM.
+pub(crate) const COMPRESSED_TIERS_MAX: usize = MAX_TIERS - 1;
+
+/// The media of a configuration that names none of kind `dram`: its own, and DRAM at the default
+/// price in front.
+pub(crate) fn with_dram(mut media: Vec<Medium>) -> Vec<Medium> {
+    if !media.iter().any(|m| m.kind == MediumKind::Dram) {
+        media.insert(0, preset::dram(preset::DRAM_USD_PER_GIB_MONTH));
+    }
+    media
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_override_the_preset() {
+        let args = ConfigArgs {
+            preset: Some(Preset::Tierscape),
+            policy: Some(PolicyKind::Waterfall),
+            alpha: Some(0.1),
+            threshold: Some("aggressive".into()),
+            window: Some(3.0),
+            move_threads: Some(2),
+            move_mib_s: Some(9),
+            ..ConfigArgs::default()
+        };
+        let config = args.resolve().unwrap();
+        assert_eq!((config.preset.as_str(), config.tiers.len()), ("tierscape", 5));
+        assert_eq!(config.policy.kind, PolicyKind::Waterfall);
+        assert_eq!((config.policy.alpha, config.policy.threshold.share()), (0.1, Some(0.75)));
+        assert_eq!((config.run.window_s, config.run.move_threads), (3.0, 2));
+        assert!(config.is_emulated());
+    }
+
+    #[test]
+    fn an_option_out_of_range_is_named() {
+        let args = ConfigArgs { alpha: Some(-0.5), ..ConfigArgs::default() };
+        assert!(args.resolve().unwrap_err().to_string().starts_with("--alpha: -0.5 is out of"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = Config::load(Path::new("/nowhere/t.toml")).unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere/t.toml: cannot be read: "), "{error}");
+    }
+
+    #[test]
+    fn thresholds_print_as_they_are_read() {
+        for text in ["conservative", "moderate", "aggressive", "45%", "12"] {
+            assert_eq!(Threshold::parse(text).unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! A configuration file read key by key, so that every complaint can name its line.
+//!
+//! Deserialising into structs would be shorter, but then a wrong codec or a tier on an undefined
+//! medium is found after the line numbers are gone.
+
+use std::fmt;
+use std::ops::Range;
+
+use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
+use toml_edit::{Document, Item, TableLike, Value};
+
+use super::{
+    check_alpha, check_number, check_threads, check_window_s, with_dram, Config, PolicyConfig,
+    PolicyKind, RunConfig, Threshold, COMPRESSED_TIERS_MAX, MOVE_THREADS_MAX,
+};
+use crate::preset::Preset;
+
+/// What is wrong with a configuration, where, and how to mend it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError {
+    /// The file; empty for an option of the command line.
+    pub file: String,
+    /// Line in the file, from 1; 0 when the whole file is meant.
+    pub line: usize,
+    /// The key, such as `tier.codec`, or the option; may be empty.
+    pub key: String,
+    /// What is wrong and how to mend it.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.file.is_empty() {
+            write!(f, "{}:", self.file)?;
+            if self.line > 0 {
+                write!(f, "{}:", self.line)?;
+            }
+            f.write_str(" ")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+type Result<T> = std::result::Result<T, ConfigError>;
+
+const MEDIUM_KEYS: &[&str] =
+    &["name", "kind", "usd_per_gib_month", "latency_ns", "bandwidth_mib_s"];
+const TIER_KEYS: &[&str] = &["name", "codec", "level", "pool", "medium"];
+const POLICY_KEYS: &[&str] = &["kind", "alpha", "threshold"];
+const RUN_KEYS: &[&str] = &[
+    "window_s",
+    "move_threads",
+    "move_mib_s",
+    "samples_per_region",
+    "cutoff_bytes",
+    "cooling_windows",
+];
+
+/// Every section of a file and its keys, for the test that holds the documentation to them.
+pub const KEYS: &[(&str, &[&str])] =
+    &[("medium", MEDIUM_KEYS), ("tier", TIER_KEYS), ("policy", POLICY_KEYS), ("run", RUN_KEYS)];
+
+/// A GiB-month dearer than this is taken for cents or for a year's price.
+const USD_PER_GIB_MONTH_MAX: f64 = 1_000.0;
+/// Longest latency that an emulated medium can ask for: a page fault of a second helps nobody.
+const LATENCY_NS_MAX: i64 = 1_000_000_000;
+/// A tebibyte per second: beyond this a limit is none.
+const MIB_S_MAX: i64 = 1 << 20;
+
+/// Reads the text of a configuration file called `file`. Tiers and media that it does not name
+/// come from `preset`.
+pub fn parse(file: &str, text: &str, preset: Preset) -> Result<Config> {
+    let source = Source { file, text };
+    let document = Document::parse(text).map_err(|e| {
+        let line = e.span().map_or(0, |s| source.line_at(s.start));
+        source.error(line, "", format!("not valid TOML: {}", e.message().replace('\n', " ")))
+    })?;
+    let root = Section { source, name: "", line: 1, table: document.as_table() };
+    root.only(&["medium", "tier", "policy", "run"])?;
+
+    let mut named: Vec<Medium> = Vec::new();
+    for section in root.sections("medium")? {
+        named.push(medium(&section, &named)?);
+    }
+    let media = with_dram(named);
+    let mut tiers: Vec<TierSpec> = Vec::new();
+    for section in root.sections("tier")? {
+        if tiers.len() == COMPRESSED_TIERS_MAX {
+            return Err(section.error_here(format!(
+                "more than {COMPRESSED_TIERS_MAX} tiers; remove this one or merge two"
+            )));
+        }
+        tiers.push(tier(&section, &media, &tiers)?);
+    }
+
+    let mut config = Config {
+        preset: "file".into(),
+        media,
+        tiers,
+        policy: policy(root.section("policy")?)?,
+        run: run(root.section("run")?)?,
+    };
+    if config.tiers.is_empty() {
+        config.preset = preset.name().into();
+        config.tiers = preset.tiers_on(&config.media);
+        for medium in config.tiers.iter().map(|t| &t.medium) {
+            if !config.media.iter().any(|m| m.name == medium.name) {
+                config.media.push(medium.clone());
+            }
+        }
+    }
+    Ok(config)
+}
+
+fn medium(section: &Section, before: &[Medium]) -> Result<Medium> {
+    section.only(MEDIUM_KEYS)?;
+    let name = section.required("name", "name it, such as \"dram\" or \"slow\"")?;
+    let name = name.text()?;
+    if name.is_empty() || name.contains(['+', ' ', '\n']) {
+        return Err(section.error(
+            "name",
+            format!("{name:?} is not a name; use letters, digits, - and _ (+ joins tier names)"),
+        ));
+    }
+    if before.iter().any(|m| m.name == name) {
+        return Err(
+            section.error("name", format!("{name:?} is defined twice; give one another name"))
+        );
+    }
+    let kind_name = section.required("kind", "add kind = \"dram\" or \"emulated\"")?.text()?;
+    let kind = MediumKind::from_name(kind_name).ok_or_else(|| {
+        section.error("kind", format!("{kind_name:?} is not a kind; one of dram, emulated"))
+    })?;
+    if kind == MediumKind::Dram && before.iter().any(|m| m.kind == MediumKind::Dram) {
+        return Err(section.error(
+            "kind",
+            "there is one dram medium already; a machine has one DRAM, so remove this medium",
+        ));
+    }
+    let usd_per_gib_month = section
+        .required("usd_per_gib_month", "add the price, such as usd_per_gib_month = 0.30")?
+        .number(0.0, USD_PER_GIB_MONTH_MAX, "US dollars per GiB and month")?;
+    let latency_ns = section.get("latency_ns");
+    let bandwidth_mib_s = section.get("bandwidth_mib_s");
+    let (latency_ns, bandwidth_mib_s) = match kind {
+        MediumKind::Dram => {
+            for key in ["latency_ns", "bandwidth_mib_s"] {
+                if section.get(key).is_some() {
+                    return Err(section.error(
+                        key,
+                        "only an emulated medium is slowed down; remove the key or use \
+                         kind = \"emulated\"",
+                    ));
+                }
+            }
+            (0, 0)
+        }
+        // Both must be stated: a report that says "emulated" has to say as what.
+        MediumKind::Emulated => {
+            let (Some(latency_ns), Some(bandwidth_mib_s)) = (latency_ns, bandwidth_mib_s) else {
+                return Err(section.error_here(
+                    "an emulated medium must state latency_ns and bandwidth_mib_s (0 for \
+                     unlimited); add them",
+                ));
+            };
+            (
+                latency_ns.integer(0, LATENCY_NS_MAX, "nanoseconds")?,
+                bandwidth_mib_s.integer(0, MIB_S_MAX, "MiB per second, 0 for unlimited")?,
+            )
+        }
+    };
+    Ok(Medium { name: name.into(), kind, usd_per_gib_month, latency_ns, bandwidth_mib_s })
+}
+
+fn tier(section: &Section, media: &[Medium], before: &[TierSpec]) -> Result<TierSpec> {
+    section.only(TIER_KEYS)?;
+    let codec_name = section.required("codec", "add codec = \"lz4\", \"lzo\", ...")?.text()?;
+    let codec = Codec::from_name(codec_name).ok_or_else(|| {
+        let known = Codec::ALL.map(Codec::name).join(", ");
+        section.error("codec", format!("{codec_name:?} is not a codec; one of {known}"))
+    })?;
+    let pool_name = section.required("pool", "add pool = \"zbud\" or \"zsmalloc\"")?.text()?;
+    let pool = Pool::from_name(pool_name).ok_or_else(|| {
+        let known = Pool::ALL.map(Pool::name).join(", ");
+        section.error("pool", format!("{pool_name:?} is not a pool; one of {known}"))
+    })?;
+    let medium_name = section.required("medium", "add the name of a medium")?.text()?;
+    let medium = media.iter().find(|m| m.name == medium_name).ok_or_else(|| {
+        let known = media.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join(", ");
+        section.error(
+            "medium",
+            format!(
+                "{medium_name:?} is not defined; add a [[medium]] with this name or use one of \
+                 {known}"
+            ),
+        )
+    })?;
+    let mut tier = TierSpec::new(pool, codec, medium.clone());
+    if let Some(level) = section.get("level") {
+        let (lo, hi) = codec.levels();
+        let level = level.integer_between(lo.into(), hi.into(), &format!("levels of {codec_name}"));
+        tier.level = i32::try_from(level?).expect("within the codec's levels");
+    }
+    if let Some(name) = section.get("name") {
+        tier.name = name.text()?.into();
+    } else if tier.level != codec.default_level() {
+        // Two levels of one codec are two tiers, and must not need a name to tell them apart.
+        tier.name = format!("{pool_name}+{codec_name}{:+}+{medium_name}", tier.level);
+    }
+    if tier.name.is_empty()
+        || tier.name.eq_ignore_ascii_case("dram")
+        || before.iter().any(|t| t.name == tier.name)
+    {
+        let message = format!("{:?} is taken or empty; give this tier another name", tier.name);
+        return Err(section.error("name", message));
+    }
+    Ok(tier)
+}
+
+fn policy(section: Option<Section>) -> Result<PolicyConfig> {
+    let mut policy = PolicyConfig::default();
+    let Some(section) = section else { return Ok(policy) };
+    section.only(POLICY_KEYS)?;
+    if let Some(kind) = section.get("kind") {
+        let name = kind.text()?;
+        policy.kind = PolicyKind::ALL.into_iter().find(|k| k.name() == name).ok_or_else(|| {
+            let known = PolicyKind::ALL.map(PolicyKind::name).join(", ");
+            section.error("kind", format!("{name:?} is not a policy; one of {known}"))
+        })?;
+    }
+    if let Some(alpha) = section.get("alpha") {
+        let value = alpha.float()?;
+        policy.alpha = check_alpha(value).map_err(|m| section.error("alpha", m))?;
+    }
+    if let Some(threshold) = section.get("threshold") {
+        let parsed = match threshold.item.as_str() {
+            Some(text) => Threshold::parse(text),
+            None => Threshold::hotness(threshold.float()?),
+        };
+        policy.threshold = parsed.map_err(|m| section.error("threshold", m))?;
+    }
+    Ok(policy)
+}
+
+fn run(section: Option<Section>) -> Result<RunConfig> {
+    let mut run = RunConfig::default();
+    let Some(section) = section else { return Ok(run) };
+    section.only(RUN_KEYS)?;
+    if let Some(field) = section.get("window_s") {
+        run.window_s = check_window_s(field.float()?).map_err(|m| section.error("window_s", m))?;
+    }
+    if let Some(field) = section.get("move_threads") {
+        let threads = field.small(1, MOVE_THREADS_MAX, "threads")?;
+        run.move_threads = check_threads(threads).map_err(|m| section.error("move_threads", m))?;
+    }
+    if let Some(field) = section.get("move_mib_s") {
+        run.move_mib_s = field.integer(0, MIB_S_MAX, "MiB per second, 0 for no limit")?;
+    }
+    if let Some(field) = section.get("samples_per_region") {
+        run.samples_per_region = field.small(0, 512, "pages of a region")?;
+    }
+    if let Some(field) = section.get("cutoff_bytes") {
+        run.cutoff_bytes = field.small(64, 4_096, "bytes of a 4 KiB page")?;
+    }
+    if let Some(field) = section.get("cooling_windows") {
+        // Far below the 256 windows modulo which terrace_core::state tells a page's age.
+        run.cooling_windows = field.small(0, 15, "windows")?;
+    }
+    Ok(run)
+}
+
+/// The file, for line numbers and messages.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn line_at(self, offset: usize) -> usize {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        1 + before.iter().filter(|b| **b == b'\n').count()
+    }
+
+    fn error(self, line: usize, key: &str, message: impl Into<String>) -> ConfigError {
+        ConfigError { file: self.file.into(), line, key: key.into(), message: message.into() }
+    }
+}
+
+/// One table of the file.
+struct Section<'a> {
+    source: Source<'a>,
+    name: &'static str,
+    line: usize,
+    table: &'a dyn TableLike,
+}
+
+impl<'a> Section<'a> {
+    fn path(&self, key: &str) -> String {
+        if self.name.is_empty() {
+            key.into()
+        } else {
+            format!("{}.{key}", self.name)
+        }
+    }
+
+    /// An error at a key of the section, or at its header when the key is absent.
+    fn error(&self, key: &str, message: impl Into<String>) -> ConfigError {
+        self.source.error(self.key_line(key), &self.path(key), message)
+    }
+
+    fn error_here(&self, message: impl Into<String>) -> ConfigError {
+        self.source.error(self.line, self.name, message)
+    }
+
+    fn key_line(&self, key: &str) -> usize {
+        self.table
+            .get_key_value(key)
+            .and_then(|(key, _)| key.span())
+            .map_or(self.line, |span| self.source.line_at(span.start))
+    }
+
+    /// Refuses keys that are not in `known`, the first in the file first.
+    fn only(&self, known: &[&str]) -> Result<()> {
+        let unknown = self
+            .table
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| !known.contains(key))
+            .min_by_key(|key| self.key_line(key));
+        match unknown {
+            None => Ok(()),
+            Some(key) => {
+                let message = format!("unknown key; one of {}", known.join(", "));
+                Err(self.error(key, message))
+            }
+        }
+    }
+
+    fn get(&self, key: &'static str) -> Option<Field<'a>> {
+        let item = self.table.get(key).filter(|item| !item.is_none())?;
+        Some(Field { item, source: self.source, line: self.key_line(key), path: self.path(key) })
+    }
+
+    fn required(&self, key: &'static str, mend: &str) -> Result<Field<'a>> {
+        self.get(key).ok_or_else(|| self.error(key, format!("missing; {mend}")))
+    }
+
+    /// A sub-table, `[name]`.
+    fn section(&self, name: &'static str) -> Result<Option<Section<'a>>> {
+        let Some(item) = self.table.get(name) else { return Ok(None) };
+        let table = item
+            .as_table_like()
+            .ok_or_else(|| self.error(name, format!("not a table; write it as [{name}]")))?;
+        Ok(Some(self.child(name, item.span(), table)))
+    }
+
+    /// A list of sub-tables, `[[name]]`.
+    fn sections(&self, name: &'static str) -> Result<Vec<Section<'a>>> {
+        let not_a_list = || self.error(name, format!("not a list; write it as [[{name}]]"));
+        match self.table.get(name) {
+            None => Ok(Vec::new()),
+            Some(Item::ArrayOfTables(tables)) => {
+                Ok(tables.iter().map(|t| self.child(name, t.span(), t)).collect())
+            }
+            Some(Item::Value(Value::Array(values))) => values
+                .iter()
+                .map(|value| {
+                    let table = value.as_inline_table().ok_or_else(not_a_list)?;
+                    Ok(self.child(name, table.span(), table))
+                })
+                .collect(),
+            Some(_) => Err(not_a_list()),
+        }
+    }
+
+    fn child(
+        &self,
+        name: &'static str,
+        span: Option<Range<usize>>,
+        table: &'a dyn TableLike,
+    ) -> Section<'a> {
+        let line = span.map_or(self.key_line(name), |s| self.source.line_at(s.start));
+        Section { source: self.source, name, line, table }
+    }
+}
+
+/// One value of the file with its place.
+struct Field<'a> {
+    item: &'a Item,
+    source: Source<'a>,
+    line: usize,
+    path: String,
+}
+
+impl<'a> Field<'a> {
+    fn error(&self, message: impl Into<String>) -> ConfigError {
+        self.source.error(self.line, &self.path, message)
+    }
+
+    fn wrong_type(&self, wanted: &str) -> ConfigError {
+        self.error(format!("{} found; write {wanted}", self.item.type_name()))
+    }
+
+    fn text(&self) -> Result<&'a str> {
+        self.item.as_str().ok_or_else(|| self.wrong_type("a string in quotes"))
+    }
+
+    fn float(&self) -> Result<f64> {
+        // 1 and 1.0 are the same wish.
+        self.item
+            .as_float()
+            .or_else(|| self.item.as_integer().map(|n| n as f64))
+            .ok_or_else(|| self.wrong_type("a number"))
+    }
+
+    fn number(&self, lo: f64, hi: f64, what: &str) -> Result<f64> {
+        check_number(self.float()?, lo, hi, what).map_err(|m| self.error(m))
+    }
+
+    fn integer_between(&self, lo: i64, hi: i64, what: &str) -> Result<i64> {
+        let value = self.item.as_integer().ok_or_else(|| self.wrong_type("a whole number"))?;
+        if (lo..=hi).contains(&value) {
+            Ok(value)
+        } else {
+            Err(self.error(format!("{value} is out of range; use {lo} to {hi} ({what})")))
+        }
+    }
+
+    fn integer(&self, lo: i64, hi: i64, what: &str) -> Result<u64> {
+        let value = self.integer_between(lo, hi, what)?;
+        Ok(u64::try_from(value).expect("lower bounds are not negative"))
+    }
+
+    fn small(&self, lo: u32, hi: u32, what: &str) -> Result<u32> {
+        let value = self.integer_between(lo.into(), hi.into(), what)?;
+        Ok(u32::try_from(value).expect("bounds are u32"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

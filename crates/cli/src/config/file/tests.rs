@@ -1,0 +1,183 @@
+//! Files that are right, and one for each way to be wrong.
+
+use super::*;
+
+fn read(text: &str) -> Result<Config> {
+    parse("terrace.toml", text, Preset::Auto)
+}
+
+fn complaint(text: &str) -> String {
+    read(text).expect_err("this text must be refused").to_string()
+}
+
+const DRAM: &str = "[[medium]]\nname = \"dram\"\nkind = \"dram\"\nusd_per_gib_month = 1\n";
+
+#[test]
+fn an_empty_file_is_the_preset() {
+    assert_eq!(read("").unwrap(), Config::from_preset(Preset::Auto));
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = read(
+        r#"
+        [[medium]]
+        name = "main"
+        kind = "dram"
+        usd_per_gib_month = 2.5
+        [[medium]]
+        name = "far"
+        kind = "emulated"
+        usd_per_gib_month = 1
+        latency_ns = 400
+        bandwidth_mib_s = 1000
+        [[tier]]
+        codec = "zstd"
+        level = -1
+        pool = "zsmalloc"
+        medium = "main"
+        [[tier]]
+        name = "last"
+        codec = "deflate"
+        pool = "zbud"
+        medium = "far"
+        [policy]
+        kind = "waterfall"
+        alpha = 0.9
+        threshold = "45%"
+        [run]
+        window_s = 2
+        move_threads = 3
+        move_mib_s = 0
+        samples_per_region = 8
+        cutoff_bytes = 3000
+        cooling_windows = 1
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.preset, "file");
+    assert_eq!(config.dram().name, "main");
+    assert_eq!(config.tiers[0].name, "zsmalloc+zstd-1+main");
+    assert_eq!(config.tiers[0].level, -1);
+    assert_eq!((config.tiers[1].name.as_str(), config.tiers[1].level), ("last", 6));
+    assert_eq!(config.tiers[1].medium.latency_ns, 400);
+    assert_eq!(config.policy.kind, PolicyKind::Waterfall);
+    assert_eq!(config.policy.threshold, Threshold::Share(0.45));
+    assert_eq!(
+        config.run,
+        RunConfig {
+            window_s: 2.0,
+            move_threads: 3,
+            move_mib_s: 0,
+            samples_per_region: 8,
+            cutoff_bytes: 3000,
+            cooling_windows: 1
+        }
+    );
+}
+
+#[test]
+fn a_file_with_a_price_only_reprices_the_preset() {
+    let config = parse("t.toml", DRAM, Preset::Tierscape).unwrap();
+    assert_eq!(config.preset, "tierscape");
+    assert_eq!(config.tiers[0].medium.usd_per_gib_month, 1.0);
+    assert_eq!(config.media.len(), 2, "the preset's slow medium is listed too");
+}
+
+#[test]
+fn tiers_may_be_an_inline_list() {
+    let text = "tier = [\n {codec=\"lz4\", pool=\"zbud\", medium=\"dram\"},\n {codec=\"lz5\"}]";
+    assert!(complaint(text).starts_with("terrace.toml:3: tier.codec: \"lz5\""));
+}
+
+/// Line, key and text of each complaint; the text says how to mend it.
+#[test]
+fn each_mistake_names_line_key_and_remedy() {
+    let tier = |line: &str| format!("{DRAM}[[tier]]\n{line}\n");
+    let cases: Vec<(String, &str)> = vec![
+        ("\n[polcy]\n".into(), "2: polcy: unknown key; one of medium, tier, policy, run"),
+        ("a = = 1".into(), "1: not valid TOML: "),
+        ("policy = 3".into(), "1: policy: not a table; write it as [policy]"),
+        ("[tier]\n".into(), "1: tier: not a list; write it as [[tier]]"),
+        (
+            "[policy]\n\nalpha = 1.5".into(),
+            "3: policy.alpha: 1.5 is out of range; use 0 to 1 (0 saves",
+        ),
+        ("[policy]\nalpha = nan".into(), "2: policy.alpha: NaN is out of range"),
+        ("[policy]\nalpha = \"x\"".into(), "2: policy.alpha: string found; write a number"),
+        ("[policy]\nkind = \"lru\"".into(), "2: policy.kind: \"lru\" is not a policy; one of"),
+        ("[policy]\nthreshold = \"145%\"".into(), "2: policy.threshold: \"145%\" is not a sha"),
+        ("[policy]\nthreshold = \"hot\"".into(), "2: policy.threshold: \"hot\" is not a thre"),
+        (
+            "[policy]\nthreshold = -1".into(),
+            "2: policy.threshold: -1 is out of range; use 0 to 512 (pages",
+        ),
+        ("[policy]\nbeta = 1".into(), "2: policy.beta: unknown key; one of kind, alpha, thr"),
+        ("[run]\nwindow_s = 0".into(), "2: run.window_s: 0 is out of range; use 0.1 to 86400"),
+        ("[run]\nmove_threads = 0".into(), "2: run.move_threads: 0 is out of range; use 1 to 64"),
+        ("[run]\nmove_mib_s = -5".into(), "2: run.move_mib_s: -5 is out of range; use 0 to"),
+        ("[run]\nsamples_per_region = 513".into(), "2: run.samples_per_region: 513 is out of"),
+        ("[run]\ncutoff_bytes = 5000".into(), "2: run.cutoff_bytes: 5000 is out of range"),
+        ("[run]\ncooling_windows = 99".into(), "2: run.cooling_windows: 99 is out of range"),
+        (
+            "[[medium]]\nname = \"a\"\nkind = \"tape\"".into(),
+            "3: medium.kind: \"tape\" is not a kind; one of dram, emulated",
+        ),
+        (
+            "[[medium]]\nname = \"a\"\nkind = \"dram\"".into(),
+            "1: medium.usd_per_gib_month: missing; add the price",
+        ),
+        (
+            "[[medium]]\nname = \"a\"\nkind = \"dram\"\nusd_per_gib_month = -1".into(),
+            "4: medium.usd_per_gib_month: -1 is out of range; use 0 to 1000 (US dollars",
+        ),
+        (format!("{DRAM}latency_ns = 3"), "5: medium.latency_ns: only an emulated medium"),
+        (
+            format!("{DRAM}\n[[medium]]\nname = \"dram\""),
+            "7: medium.name: \"dram\" is defined twice; give one another name",
+        ),
+        (
+            format!("{DRAM}[[medium]]\nname = \"b\"\nkind = \"dram\""),
+            "7: medium.kind: there is one dram medium already",
+        ),
+        (
+            "[[medium]]\nname = \"s\"\nkind = \"emulated\"\nusd_per_gib_month = 1".into(),
+            "1: medium: an emulated medium must state latency_ns and bandwidth_mib_s",
+        ),
+        (tier(""), "5: tier.codec: missing; add codec ="),
+        (
+            tier("pool = \"zbud\"\ncodec = \"lz5\""),
+            "7: tier.codec: \"lz5\" is not a codec; one of lz4, lzo, deflate, zstd",
+        ),
+        (
+            tier("codec = \"lz4\"\npool = \"slab\""),
+            "7: tier.pool: \"slab\" is not a pool; one of zbud, zsmalloc",
+        ),
+        (
+            tier("codec = \"lz4\"\npool = \"zbud\"\nmedium = \"cxl\""),
+            "8: tier.medium: \"cxl\" is not defined; add a [[medium]] with this name or use",
+        ),
+        (
+            tier("codec = \"lzo\"\npool = \"zbud\"\nmedium = \"dram\"\nlevel = 9"),
+            "9: tier.level: 9 is out of range; use 1 to 1 (levels of lzo)",
+        ),
+        (tier("codec = 4"), "6: tier.codec: integer found; write a string in quotes"),
+    ];
+    for (text, expected) in cases {
+        let got = complaint(&text);
+        let expected = format!("terrace.toml:{expected}");
+        assert!(got.starts_with(&expected), "for {text:?}\n got {got}\nwant {expected}");
+    }
+}
+
+#[test]
+fn tiers_are_bounded_and_have_distinct_names() {
+    let tier = "[[tier]]\ncodec=\"lz4\"\npool=\"zbud\"\nmedium=\"dram\"\n";
+    let twice = format!("{tier}{tier}");
+    assert!(complaint(&twice).starts_with("terrace.toml:5: tier.name: \"zbud+lz4+dram\""));
+    let mut text = String::new();
+    for n in 0..=COMPRESSED_TIERS_MAX {
+        text += &format!("{tier}name=\"t{n}\"\n");
+    }
+    assert!(complaint(&text).starts_with("terrace.toml:76: tier: more than 15 tiers; remove"));
+}

@@ -1,0 +1,441 @@
+//! `terrace demo`: a real redis-server on DRAM and on tiers, side by side, with every byte checked.
+//!
+//! Modules in the order of the flow: what values are (`content`, `documents`, `random`), a server
+//! (`redis`), requests and comparison (`load`, `latency`), what Terrace reports (`timeline`), one
+//! run (`one_run`), and what is shown of all runs (`outcome`, `table`, `chart`, `report`).
+
+mod chart;
+pub mod content;
+mod documents;
+pub mod latency;
+pub mod load;
+pub mod machine;
+mod one_run;
+mod outcome;
+pub mod progress;
+pub mod random;
+pub mod redis;
+mod report;
+pub mod sys;
+mod table;
+mod timeline;
+
+use crate::preset::Preset;
+use anyhow::{bail, ensure, Context, Result};
+use content::{Content, VALUE_LEN_MAX, VALUE_LEN_MIN};
+use load::{Mix, WrongValues};
+use one_run::{Setting, Times};
+use outcome::{Outcome, Policy, Row, RunSpec, Speed};
+use progress::Progress;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use table::{Notes, StatedMedium};
+
+/// Keys by default: values of 3,990 bytes on average make it 1.02 GiB.
+const KEYS_DEFAULT: u64 = 275_000;
+/// Keys of `--quick`: 128 MiB.
+const KEYS_QUICK: u64 = 34_000;
+/// The corpus is this part of the data set, within the bounds below.
+const CORPUS_PART: usize = 8;
+const CORPUS_BYTES_MIN: usize = 16 << 20;
+const CORPUS_BYTES_MAX: usize = 128 << 20;
+/// Plain Redis needs no longer than this to warm up: there is nothing to place.
+const DRAM_WARMUP_MAX: Duration = Duration::from_secs(5);
+/// The second DRAM measurement, as a share of the first.
+const SECOND_DRAM_SHARE: f64 = 0.5;
+
+/// Run a real redis-server on DRAM and on tiers and compare
+///
+/// Starts redis-server (Debian: apt-get install redis-server) once for each run - plain DRAM,
+/// `tierscape` with waterfall moderate, analytical 0.5 and analytical 0.1, and `auto` with
+/// analytical 0.1 -, loads values of about 4 KB, drives it with closed-loop connections and
+/// compares every reply with what was written; at the end of a run every key is read back.
+/// One wrong byte makes the command fail.
+///
+/// JSON (--json): `wrong_values`; `runs[]` with `name`, `preset`, `policy`, `alpha`, `threshold`
+/// (null where there is none), `tco_saved` (0..1, mean of the measured windows),
+/// `usd_saved_per_month`, `usd_saved_per_tib_month` (real media only), `emulated`,
+/// `throughput_ratio`, `p50_ratio`, `p99_ratio`, `p999_ratio` (to the DRAM baseline: the mean of a
+/// run before and one after the others), `pages_per_tier` (mean), `faults_per_tier` (sum),
+/// `terrace_cpu_share` (CPU time of Terrace over that of Redis's main thread),
+/// `terrace_cpu_cores` (over wall time), `throughput_ops_s`, `p50_us`, `p99_us`, `p999_us`,
+/// `max_us`, `ops`, `measured_s`, `windows`, `application_cpu_s`, `terrace_cpu_s`,
+/// `client_us_per_op`, `stalled_ms`, `rss_bytes`, `managed_bytes`, `runtime_bytes`, `tracker`,
+/// `wrong_values`, `tiers[]`; `dram_again`, the second DRAM run, with the same fields; `baseline`;
+/// `media[]`, the emulated ones, with what they were told to be; `settings`; `machine`, `kernel`,
+/// `distribution`, `thp`, `version`, `redis`, `date`; `seconds_total`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DemoArgs {
+    /// A small demo for continuous integration: 128 MiB, DRAM and `auto`, under a minute
+    #[arg(long)]
+    pub quick: bool,
+    /// Number of keys, of 3,990 bytes on average [default: 275000 = 1.02 GiB; quick: 34000]
+    #[arg(long)]
+    pub keys: Option<u64>,
+    /// Measured seconds of a run [default: 45; quick: 8]
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Seconds a run is driven before it is measured [default: 20; quick: 4]
+    #[arg(long)]
+    pub warmup: Option<f64>,
+    /// Length of a profile window in seconds [default: 5; quick: 1]
+    #[arg(long)]
+    pub window: Option<f64>,
+    /// Connections, each with one request in flight
+    #[arg(long, default_value_t = 4)]
+    pub clients: usize,
+    /// Standard deviation of key popularity as a share of the key range (memtier: 1/6)
+    #[arg(long, default_value_t = 1.0 / 6.0)]
+    pub sigma: f64,
+    /// Share of operations that write a new version of their key
+    #[arg(long, default_value_t = 0.05)]
+    pub set_share: f64,
+    /// Load keys in a scattered order, so that popular keys do not lie side by side
+    #[arg(long)]
+    pub shuffle: bool,
+    /// Only the runs whose name contains this (DRAM runs always)
+    #[arg(long)]
+    pub only: Option<String>,
+    /// Write results as JSON to this file
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Write the HTML report to this file
+    #[arg(long, default_value = "build/demo/report.html")]
+    pub report: PathBuf,
+    /// Program to use instead of this one for `run` (for tests of the demo itself)
+    #[arg(long, hide = true)]
+    pub exe: Option<PathBuf>,
+    /// Further arguments of `terrace run`
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    pub run_arg: Vec<OsString>,
+}
+
+impl DemoArgs {
+    fn pick<T>(&self, given: Option<T>, full: T, quick: T) -> T {
+        given.unwrap_or(if self.quick { quick } else { full })
+    }
+
+    fn keys(&self) -> u64 {
+        self.pick(self.keys, KEYS_DEFAULT, KEYS_QUICK)
+    }
+
+    fn times(&self) -> Times {
+        Times {
+            warmup: Duration::from_secs_f64(self.pick(self.warmup, 20.0, 4.0)),
+            measure: Duration::from_secs_f64(self.pick(self.seconds, 45.0, 8.0)),
+        }
+    }
+
+    fn window(&self) -> Duration {
+        Duration::from_secs_f64(self.pick(self.window, 5.0, 1.0))
+    }
+
+    fn check(&self) -> Result<()> {
+        let seconds = |name: &str, value: Option<f64>, min: f64| {
+            let good = value.is_none_or(|v| (min..=86_400.0).contains(&v));
+            ensure!(good, "--{name} must be between {min} and 86400 seconds");
+            Ok(())
+        };
+        seconds("seconds", self.seconds, 1.0)?;
+        seconds("warmup", self.warmup, 0.0)?;
+        seconds("window", self.window, 0.1)?;
+        ensure!((1..=1024).contains(&self.clients), "--clients must be between 1 and 1024");
+        let keys = self.clients as u64..=100_000_000;
+        ensure!(keys.contains(&self.keys()), "--keys must be between --clients and 100000000");
+        ensure!(self.sigma > 0.0 && self.sigma <= 100.0, "--sigma must be above 0, up to 100");
+        ensure!((0.0..=1.0).contains(&self.set_share), "--set-share must be between 0 and 1");
+        Ok(())
+    }
+
+    /// The runs, the DRAM run first.
+    fn specs(&self) -> Result<Vec<RunSpec>> {
+        let mut specs = vec![RunSpec::terrace("auto", Policy::Analytical(0.1))];
+        if !self.quick || self.only.is_some() {
+            specs.splice(
+                0..0,
+                [
+                    RunSpec::terrace("tierscape", Policy::Waterfall("moderate")),
+                    RunSpec::terrace("tierscape", Policy::Analytical(0.5)),
+                    RunSpec::terrace("tierscape", Policy::Analytical(0.1)),
+                ],
+            );
+        }
+        let only = self.only.as_deref().unwrap_or("");
+        let names: Vec<String> = specs.iter().map(|s| s.name.clone()).collect();
+        specs.retain(|s| s.name.contains(only));
+        if specs.is_empty() && only != "dram" {
+            bail!("--only {only}: no such run; there are {}", names.join(", "));
+        }
+        specs.insert(0, RunSpec::dram("dram"));
+        Ok(specs)
+    }
+}
+
+/// Runs the demo.
+pub fn run(args: DemoArgs) -> Result<()> {
+    let start = Instant::now();
+    args.check()?;
+    let specs = args.specs()?;
+    redis::find_redis()?;
+    prepare_parent(&args.report)?;
+    if let Some(json) = &args.json {
+        prepare_parent(json)?;
+    }
+    sys::catch_interrupts();
+    let mut progress = Progress::new();
+    let keys = args.keys();
+    let data_bytes = keys as usize * (VALUE_LEN_MIN + VALUE_LEN_MAX) / 2;
+    need_memory(data_bytes)?;
+    progress.line("collecting realistic values from the files of this machine");
+    let corpus = (data_bytes / CORPUS_PART).clamp(CORPUS_BYTES_MIN, CORPUS_BYTES_MAX);
+    let content = Content::build(corpus);
+    let folder = redis::TempDir::new("demo")?;
+    let setting = Setting {
+        exe: match &args.exe {
+            Some(exe) => exe.clone(),
+            None => std::env::current_exe().context("cannot find this program itself")?,
+        },
+        run_args: args.run_arg.clone(),
+        folder: folder.path(),
+        content: &content,
+        mix: Mix { keys, clients: args.clients, sigma: args.sigma, set_share: args.set_share },
+        shuffle: args.shuffle,
+        window: args.window(),
+    };
+
+    let (outcomes, again, wrong) = run_all(&args, &setting, specs, &mut progress)?;
+    let dram = Speed::mean(&[outcomes[0].speed, again.speed]);
+    let rows: Vec<Row> = outcomes.iter().map(|o| Row::new(o, &dram)).collect();
+    let again = Row::new(&again, &dram);
+    let mut shown = rows.clone();
+    shown.push(again.clone());
+    let notes = Notes {
+        machine: machine::Machine::here(),
+        workload: workload(&args, data_bytes),
+        content: describe(&content, keys),
+        baseline: baseline_note(&rows[0], &again),
+        media: emulated_media(&rows),
+        wrong: wrong.shown.iter().map(|w| w.text.clone()).collect(),
+        wrong_values: wrong.count,
+        seconds_total: start.elapsed().as_secs_f64(),
+    };
+    let html = report::render(&outcomes, &shown, &notes);
+    fs::write(&args.report, html)
+        .with_context(|| format!("cannot write {}", args.report.display()))?;
+    if let Some(path) = &args.json {
+        let json = json(&args, &rows, &again, &dram, &notes);
+        fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    drop(progress);
+    print!("{}", table::render(&shown, &notes));
+    println!("report: {}", args.report.display());
+    ensure!(wrong.count == 0, "{} wrong values; the first: {}", wrong.count, notes.wrong[0]);
+    Ok(())
+}
+
+/// All runs in order, and DRAM once more at the end: machines drift.
+fn run_all(
+    args: &DemoArgs,
+    setting: &Setting<'_>,
+    specs: Vec<RunSpec>,
+    progress: &mut Progress,
+) -> Result<(Vec<Outcome>, Outcome, WrongValues)> {
+    let times = args.times();
+    let total = specs.len() + 1;
+    let mut wrong = WrongValues::default();
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for (i, spec) in specs.into_iter().chain([RunSpec::dram("dram again")]).enumerate() {
+        let mut times = times;
+        if spec.terrace.is_none() {
+            times.warmup = times.warmup.min(DRAM_WARMUP_MAX);
+        }
+        if i + 1 == total {
+            times.measure = times.measure.mul_f64(SECOND_DRAM_SHARE);
+        }
+        let label = format!("[{}/{total}] {}", i + 1, spec.name);
+        let (outcome, bad) = one_run::run(setting, spec, times, &label, progress)
+            .with_context(|| format!("run {label}"))?;
+        let saved = match outcome.spec.terrace {
+            Some(_) => format!(", TCO saved {:.1} %", 100.0 * outcome.summary.tco_saved),
+            None => String::new(),
+        };
+        progress.line(&format!(
+            "{label}: {:.0} ops/s, p50 {:.0} us, p99 {:.0} us{saved}, {} wrong values",
+            outcome.speed.throughput_ops_s, outcome.speed.p50_us, outcome.speed.p99_us, bad.count
+        ));
+        bad.shown.iter().for_each(|w| progress.line(&w.text));
+        wrong.merge(bad);
+        outcomes.push(outcome);
+    }
+    let again = outcomes.pop().context("there is always a second DRAM run")?;
+    Ok((outcomes, again, wrong))
+}
+
+/// Makes the folder of a file that is written minutes later; better to fail now.
+fn prepare_parent(file: &Path) -> Result<()> {
+    match file.parent().filter(|p| !p.as_os_str().is_empty()) {
+        Some(folder) => fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display())),
+        None => Ok(()),
+    }
+}
+
+/// Redis, its overhead, the corpus and room for staging must fit, or the kernel would decide.
+fn need_memory(data_bytes: usize) -> Result<()> {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = available.and_then(|t| t.split_whitespace().next()?.parse::<usize>().ok());
+    let (have, need) = (kib.unwrap_or(usize::MAX >> 10) << 10, data_bytes * 2);
+    let mib = |bytes: usize| bytes >> 20;
+    ensure!(
+        have >= need,
+        "{} MiB of memory are available, the demo needs about {}; use --quick or fewer --keys",
+        mib(have),
+        mib(need)
+    );
+    Ok(())
+}
+
+fn emulated_media(rows: &[Row]) -> Vec<StatedMedium> {
+    let mut out: Vec<StatedMedium> = Vec::new();
+    for row in rows {
+        let preset = row.preset.as_deref().and_then(Preset::from_name);
+        for medium in preset.map(Preset::media).unwrap_or_default() {
+            let of_tier = |t: &timeline::TierSummary| {
+                t.emulated && t.medium.as_deref().is_none_or(|name| name == &*medium.name)
+            };
+            let stated = StatedMedium {
+                name: medium.name.to_string(),
+                latency_ns: medium.latency_ns,
+                bandwidth_mib_s: medium.bandwidth_mib_s,
+                usd_per_gib_month: medium.usd_per_gib_month,
+            };
+            if row.tiers.iter().any(of_tier) && !out.contains(&stated) {
+                out.push(stated);
+            }
+        }
+    }
+    out
+}
+
+fn workload(args: &DemoArgs, data_bytes: usize) -> String {
+    let times = args.times();
+    format!(
+        "{} keys of {VALUE_LEN_MIN} to {VALUE_LEN_MAX} bytes ({:.2} GiB) loaded in {} order, {} closed-loop \
+         connections on a Unix socket, {:.0} % GET and {:.0} % SET, Gaussian key popularity with a \
+         standard deviation of {:.3} of the key range; {:.0} s warm-up, {:.0} s measured, windows \
+         of {} s",
+        table::thousands(args.keys()),
+        data_bytes as f64 / f64::from(1 << 30),
+        if args.shuffle { "scattered" } else { "key" },
+        args.clients,
+        100.0 * (1.0 - args.set_share),
+        100.0 * args.set_share,
+        args.sigma,
+        times.warmup.as_secs_f64(),
+        times.measure.as_secs_f64(),
+        args.window().as_secs_f64(),
+    )
+}
+
+fn describe(content: &Content, keys: u64) -> String {
+    let overlap = match content.distinct(keys) {
+        true => "no two keys start at the same place",
+        false => "some keys share a slice",
+    };
+    format!("slices of {} ({overlap}; slices overlap)", content.summary())
+}
+
+fn baseline_note(dram: &Row, again: &Row) -> String {
+    let apart = 100.0 * (dram.throughput_ratio - again.throughput_ratio).abs();
+    format!(
+        "DRAM baseline: mean of the run before and the run after the others, which were {apart:.1} % \
+         apart in throughput: smaller differences are noise"
+    )
+}
+
+fn json(args: &DemoArgs, rows: &[Row], again: &Row, dram: &Speed, notes: &Notes) -> String {
+    let m = &notes.machine;
+    let times = args.times();
+    let object = serde_json::json!({
+        "wrong_values": notes.wrong_values,
+        "wrong": notes.wrong,
+        "runs": rows,
+        "dram_again": again,
+        "baseline": dram,
+        "media": notes.media,
+        "settings": {
+            "keys": args.keys(),
+            "clients": args.clients,
+            "sigma": args.sigma,
+            "set_share": args.set_share,
+            "shuffle": args.shuffle,
+            "window_s": args.window().as_secs_f64(),
+            "warmup_s": times.warmup.as_secs_f64(),
+            "measure_s": times.measure.as_secs_f64(),
+            "content": notes.content,
+        },
+        "machine": m.machine,
+        "kernel": m.kernel,
+        "distribution": m.distribution,
+        "thp": m.thp,
+        "version": m.version,
+        "redis": m.redis,
+        "date": m.date,
+        "seconds_total": notes.seconds_total,
+    });
+    format!("{object:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        demo: DemoArgs,
+    }
+
+    fn args(line: &str) -> DemoArgs {
+        Cli::parse_from(["demo"].into_iter().chain(line.split_whitespace())).demo
+    }
+
+    #[test]
+    fn the_runs_come_in_the_promised_order() {
+        let names = |line| {
+            let specs = args(line).specs().expect("runs");
+            specs.into_iter().map(|s| s.name).collect::<Vec<_>>()
+        };
+        let all = [
+            "dram",
+            "tierscape waterfall moderate",
+            "tierscape analytical 0.5",
+            "tierscape analytical 0.1",
+            "auto analytical 0.1",
+        ];
+        assert_eq!(names(""), all);
+        assert_eq!(names("--quick"), ["dram", "auto analytical 0.1"]);
+        assert_eq!(names("--only waterfall"), all[..2]);
+        assert_eq!(names("--only dram"), ["dram"]);
+        assert!(args("--only nonsense").specs().is_err());
+    }
+
+    #[test]
+    fn the_default_data_set_is_at_least_a_gibibyte() {
+        let bytes = args("").keys() as usize * (VALUE_LEN_MIN + VALUE_LEN_MAX) / 2;
+        assert!(bytes >= 1 << 30);
+        assert!(args("--quick").keys() as usize * 3990 >= 128 << 20);
+    }
+
+    #[test]
+    fn impossible_values_are_refused() {
+        for line in ["--clients 0", "--keys 2", "--sigma 0", "--set-share 1.5", "--window 0"] {
+            assert!(args(line).check().is_err(), "{line}");
+        }
+        assert!(args("").check().is_ok());
+    }
+}

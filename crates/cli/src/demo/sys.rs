@@ -1,0 +1,92 @@
+//! The few system calls the demo needs that the standard library does not offer: signals in both
+//! directions and `poll`. All `unsafe` of the demo is in this file; each call passes only values
+//! or memory that outlives it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_interrupt(_signal: libc::c_int) {
+    // Storing an atomic is async-signal-safe; everything else happens in the loops that look.
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From now on Ctrl-C and SIGTERM only set a flag, so that servers and files are cleaned up by
+/// the code that made them.
+pub fn catch_interrupts() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the zeroed sigaction is a valid value; the handler only stores to an atomic.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note_interrupt as *const () as usize;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Whether Ctrl-C or SIGTERM arrived since `catch_interrupts`.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Fails when the user asked to stop; for the long loops.
+pub fn stop_if_interrupted() -> anyhow::Result<()> {
+    anyhow::ensure!(!interrupted(), "interrupted");
+    Ok(())
+}
+
+/// Sends a signal to one process. A process that is already gone is not an error.
+pub fn signal_process(pid: i32, signal: libc::c_int) {
+    // Pids 0 and 1, and negative ones, mean something else to kill(2) than one process of ours.
+    if pid > 1 {
+        // SAFETY: kill takes two integers.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+/// Sends a signal to a process group that we created (its leader's pid is `leader`).
+pub fn signal_group(leader: i32, signal: libc::c_int) {
+    if leader > 1 {
+        // SAFETY: kill takes two integers.
+        unsafe { libc::kill(-leader, signal) };
+    }
+}
+
+/// Clock ticks per second, the unit of CPU time in `/proc/PID/stat`.
+pub fn clock_ticks_per_second() -> u64 {
+    // SAFETY: sysconf takes one integer.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    u64::try_from(ticks).unwrap_or(100).max(1)
+}
+
+/// Bytes in a page of this machine.
+pub fn page_bytes() -> u64 {
+    // SAFETY: sysconf takes one integer.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(4096).max(1)
+}
+
+/// CPU time of the calling thread in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec that lives through the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    (time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_nsec as u64
+}
+
+/// Waits until one of the descriptors is readable, or the time is over. A signal counts as
+/// "nothing ready", so that the caller looks at its flags.
+pub fn wait_readable(fds: &mut [libc::pollfd], timeout_ms: i32) -> io::Result<usize> {
+    // SAFETY: pointer and length come from one slice that is borrowed mutably for the call.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    if ready >= 0 {
+        return Ok(ready as usize);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted {
+        return Ok(0);
+    }
+    Err(error)
+}

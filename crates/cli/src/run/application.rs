@@ -1,0 +1,384 @@
+//! One application: its windows, its hotness, its plans.
+//!
+//! The loop of `serve` is the whole control plane: close a window, take the report, turn it into
+//! what the planner wants to know, plan, send the plan, write down what happened and why.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use serde_json::{json, Value};
+use terrace_core::cost::{tco_measured, MeasuredTier, TierCost};
+use terrace_core::hotness::{RegionHistory, WindowSeen};
+use terrace_core::plan::{Analytical, Plan, Policy, RegionView, Threshold, Waterfall};
+use terrace_core::tier::{MediumKind, TierId};
+use terrace_core::wire::{
+    split_message, Configure, FromRuntime, PlanEntry, RegionReport, Report, TierConfig, ToRuntime,
+    REFUSALS, VERSION,
+};
+
+use super::session::Shared;
+use super::signals;
+use crate::config::{self, PolicyKind};
+use crate::doctor::{self, TrackerChoice};
+use crate::status::ApplicationStatus;
+
+/// A runtime that does not answer for so long is hung or stopped; it gets no more plans.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The first windows find out what there is to follow; nothing is planned in them yet.
+const SHORT_WINDOWS: u32 = 2;
+/// How much shorter they are.
+const SHORT_WINDOW_SHARE: f64 = 0.25;
+/// Faults after which a tier's measured latency replaces the estimate.
+const FAULTS_TO_TRUST: u64 = 200;
+/// Pages after which a tier's measured ratio replaces the estimate.
+const PAGES_TO_TRUST: u64 = 2_048;
+/// What serving a fault costs besides decoding: reading the message, the copy, the pool.
+const SERVICE_NS: f64 = 2_500.0;
+
+/// One application and its planner.
+pub(super) struct Application {
+    pid: u32,
+    command: String,
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    shared: Arc<Shared>,
+    tracker: TrackerChoice,
+    policy: Option<Box<dyn Policy>>,
+    histories: HashMap<u64, RegionHistory>,
+    first_seen: Instant,
+    last: Option<Report>,
+    planner_cpu_ns: u64,
+}
+
+impl Application {
+    pub(super) fn new(pid: u32, stream: UnixStream, shared: Arc<Shared>) -> Application {
+        let policy = shared.config.policy;
+        Application {
+            pid,
+            command: command_of(pid),
+            stream,
+            buffer: Vec::new(),
+            policy: match policy.kind {
+                PolicyKind::None => None,
+                PolicyKind::Analytical => Some(Box::new(Analytical::new(policy.alpha))),
+                PolicyKind::Waterfall => Some(Box::new(Waterfall::new(threshold(policy.threshold)))),
+            },
+            shared,
+            tracker: doctor::tracker(),
+            histories: HashMap::new(),
+            first_seen: Instant::now(),
+            last: None,
+            planner_cpu_ns: 0,
+        }
+    }
+
+    /// Plans until the application goes away.
+    pub(super) fn serve(mut self) -> Result<()> {
+        self.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        match self.receive()? {
+            Some(FromRuntime::Hello(h)) if h.version == VERSION => {}
+            Some(FromRuntime::Hello(h)) => bail!(
+                "its runtime speaks version {} of the protocol, this terrace version {VERSION}; \
+                 install both from one build",
+                h.version
+            ),
+            Some(FromRuntime::Refused(why)) => bail!("{why}"),
+            Some(FromRuntime::Report(_)) => bail!("its runtime reported before it said hello"),
+            // A short-lived program that ended before its runtime was up.
+            None => return Ok(()),
+        }
+        self.send(&ToRuntime::Configure(self.configure()))?;
+        let window_s = self.shared.config.run.window_s;
+        for window in 1.. {
+            let share = if window <= SHORT_WINDOWS { SHORT_WINDOW_SHARE } else { 1.0 };
+            std::thread::sleep(Duration::from_secs_f64(window_s * share));
+            if self.send(&ToRuntime::Window(window + 1)).is_err() {
+                break;
+            }
+            let report = match self.receive() {
+                Ok(Some(FromRuntime::Report(r))) => *r,
+                Ok(Some(FromRuntime::Refused(why))) => bail!("{why}"),
+                Ok(Some(FromRuntime::Hello(_))) => bail!("its runtime said hello twice"),
+                Ok(None) => break,
+                Err(e) => return Err(e.context("its runtime does not answer; no more plans for it")),
+            };
+            let cpu_before = signals::thread_cpu_ns();
+            let solve_start = Instant::now();
+            let (plan, entries) = self.plan(&report);
+            let solve = solve_start.elapsed();
+            if self.send(&ToRuntime::Plan(entries)).is_err() {
+                break;
+            }
+            self.planner_cpu_ns += signals::thread_cpu_ns() - cpu_before;
+            self.publish(&report, &plan, solve);
+            self.last = Some(report);
+        }
+        Ok(())
+    }
+
+    fn configure(&self) -> Configure {
+        let c = &self.shared.config;
+        let clamp8 = |n: u32, max: u32| n.min(max) as u8;
+        Configure {
+            cutoff_bytes: c.run.cutoff_bytes,
+            samples_per_region: clamp8(c.run.samples_per_region, 64),
+            cooling_windows: clamp8(c.run.cooling_windows, 64),
+            move_threads: clamp8(c.run.move_threads, 8),
+            move_mib_s: u32::try_from(c.run.move_mib_s).unwrap_or(0),
+            tiers: c
+                .tiers
+                .iter()
+                .map(|t| TierConfig {
+                    codec: t.codec,
+                    level: t.level,
+                    pool: t.pool,
+                    medium: t.medium.kind,
+                    latency_ns: t.medium.latency_ns,
+                    bandwidth_mib_s: t.medium.bandwidth_mib_s,
+                })
+                .collect(),
+        }
+    }
+
+    // ---- report -> plan --------------------------------------------------------------------
+
+    fn plan(&mut self, report: &Report) -> (Option<Plan>, Vec<PlanEntry>) {
+        let regions: Vec<RegionView> = report.regions.iter().map(|r| self.view(r)).collect();
+        let tiers = self.costs(report);
+        let Some(policy) = &mut self.policy else { return (None, Vec::new()) };
+        let plan = policy.plan(&regions, &tiers);
+        let mut moves = plan.moves.clone();
+        // Pages that are in use and in the wrong place first, then the coldest: if time runs out,
+        // what was not done is what mattered least.
+        moves.sort_by(|a, b| {
+            let hot = |m: &terrace_core::plan::Move| regions[m.region as usize].hotness;
+            (a.to != TierId::DRAM)
+                .cmp(&(b.to != TierId::DRAM))
+                .then(hot(a).total_cmp(&hot(b)))
+                .then(a.id.cmp(&b.id))
+        });
+        let entries = moves.iter().map(|m| PlanEntry { region: m.id, tier: m.to }).collect();
+        (Some(plan), entries)
+    }
+
+    fn view(&mut self, r: &RegionReport) -> RegionView {
+        let history = self.histories.entry(r.region).or_default();
+        // A region that was not sampled and holds nothing in tiers was not observed.
+        if r.samples > 0 || r.tier != 0 || r.stored > 0 {
+            let faults = r.faults.min(512) as u16;
+            history.observe(WindowSeen {
+                present: r.resident_at_open,
+                stored: r.stored.saturating_add(faults),
+                sampled: u16::from(r.samples),
+                hits: u16::from(r.hits),
+                faults,
+            });
+        }
+        RegionView {
+            id: r.region,
+            pages: u32::from(r.resident) + u32::from(r.stored),
+            resident: u32::from(r.resident),
+            tier: TierId(r.tier),
+            hotness: history.hotness(),
+            windows_seen: history.windows_seen(),
+        }
+    }
+
+    /// What each tier costs: as measured, or as estimated from a sample of the application's own
+    /// pages until there is enough to measure.
+    fn costs(&self, report: &Report) -> Vec<TierCost> {
+        let config = &self.shared.config;
+        let mut costs = vec![TierCost::dram(config.dram().usd_per_gib_month)];
+        for (spec, t) in config.tiers.iter().zip(&report.tiers) {
+            let estimated = SERVICE_NS + report.fault_overhead_ns as f64;
+            let fault_ns = if t.faults >= FAULTS_TO_TRUST {
+                t.fault_ns_mean as f64
+            } else {
+                estimated + f64::from(t.estimated_decode_ns)
+            };
+            let encoded = t.pages.saturating_sub(t.same_pages);
+            let ratio = if encoded >= PAGES_TO_TRUST {
+                t.pool_bytes as f64 / (encoded * 4096) as f64
+            } else if t.estimated_ratio_milli > 0 {
+                f64::from(t.estimated_ratio_milli) / 1000.0
+            } else {
+                1.0
+            };
+            let usd_per_gib_month = spec.medium.usd_per_gib_month;
+            costs.push(TierCost { fault_ns, usd_per_gib_month, ratio: ratio.clamp(0.01, 1.0) });
+        }
+        costs
+    }
+
+    // ---- what happened, for people ---------------------------------------------------------
+
+    fn publish(&self, report: &Report, plan: &Option<Plan>, solve: Duration) {
+        let last = self.timeline(report, plan, solve);
+        let totals = json!({
+            "faults": report.tiers.iter().map(|t| t.faults).sum::<u64>(),
+            "stalled_ms": report.stalled_ns as f64 / 1e6,
+            "terrace_cpu_ms": (report.runtime_cpu_ns + self.planner_cpu_ns) as f64 / 1e6,
+            "promoted_pages": report.promoted_pages,
+            "migrated_pages": report.migrated_pages,
+            "abandoned_moves": report.abandoned_moves,
+            "zero_faults": report.zero_faults,
+            "sample_faults": report.sample_faults,
+            "staged_faults": report.staged_faults,
+        });
+        self.shared.publish(ApplicationStatus {
+            pid: self.pid,
+            command: self.command.clone(),
+            started_s: self.first_seen.elapsed().as_secs_f64(),
+            last,
+            totals,
+        });
+    }
+
+    /// One line of the timeline: the fields of docs/timeline.md.
+    fn timeline(&self, report: &Report, plan: &Option<Plan>, solve: Duration) -> Value {
+        let config = &self.shared.config;
+        let before = self.last.as_ref();
+        let ms = |now: u64, then: Option<u64>| (now - then.unwrap_or(0).min(now)) as f64 / 1e6;
+        let money = self.money(report);
+        let recommended = |n: usize| plan.as_ref().map_or(0, |p| p.recommended[n]);
+        let resident: u64 = report.regions.iter().map(|r| u64::from(r.resident)).sum();
+        let mut tiers = vec![json!({
+            "name": config.dram().name, "codec": null, "pool": null,
+            "medium": config.dram().name, "emulated": false,
+            "usd_per_gib_month": config.dram().usd_per_gib_month,
+            "recommended_pages": recommended(0), "pages": resident,
+            "stored_bytes": 0, "pool_bytes": 0, "faults": 0, "faults_total": 0,
+            "fault_ns_p50": 0, "fault_ns_p99": 0, "refused": {},
+        })];
+        for (n, (spec, t)) in config.tiers.iter().zip(&report.tiers).enumerate() {
+            let faults_before = before.and_then(|b| b.tiers.get(n)).map_or(0, |b| b.faults);
+            let refused: serde_json::Map<String, Value> =
+                REFUSALS.iter().zip(t.refused).map(|(why, n)| ((*why).into(), n.into())).collect();
+            tiers.push(json!({
+                "name": spec.name, "codec": spec.codec.name(), "pool": spec.pool.name(),
+                "medium": spec.medium.name,
+                "emulated": spec.medium.kind == MediumKind::Emulated,
+                "usd_per_gib_month": spec.medium.usd_per_gib_month,
+                "recommended_pages": recommended(n + 1), "pages": t.pages,
+                "stored_bytes": t.stored_bytes, "pool_bytes": t.pool_bytes,
+                "faults": t.faults - faults_before.min(t.faults), "faults_total": t.faults,
+                "fault_ns_p50": t.fault_ns_p50, "fault_ns_p99": t.fault_ns_p99,
+                "refused": refused,
+            }));
+        }
+        let cpu_ns = report.runtime_cpu_ns + self.planner_cpu_ns;
+        let policy = config.policy;
+        json!({
+            "pid": self.pid, "command": self.command,
+            "window": report.window, "t_s": self.first_seen.elapsed().as_secs_f64(),
+            "preset": config.preset, "policy": policy.kind.name(),
+            "alpha": (policy.kind == PolicyKind::Analytical).then_some(policy.alpha),
+            "threshold": (policy.kind == PolicyKind::Waterfall).then(|| policy.threshold.to_string()),
+            "tracker": { "method": self.tracker.method, "why_not_better": self.tracker.why_not_better },
+            "tiers": tiers,
+            "rss_bytes": report.rss_bytes,
+            "managed_bytes": money.managed_bytes,
+            "runtime_bytes": report.runtime_bytes,
+            "tco_saved": money.saved,
+            "usd_per_month": money.usd_per_month,
+            "usd_saved_per_month": money.usd_saved_real,
+            "stalled_ms": ms(report.stalled_ns, before.map(|b| b.stalled_ns)),
+            "terrace_cpu_ms": ms(cpu_ns, before.map(|b| b.runtime_cpu_ns + self.planner_cpu_ns)),
+            "plan": {
+                "moves": plan.as_ref().map_or(0, |p| p.moves.len()),
+                "why": plan.as_ref().map_or("the policy is none: nothing is moved".into(), |p| p.why.to_string()),
+                "solve_ms": solve.as_secs_f64() * 1e3,
+            },
+        })
+    }
+
+    /// Equation 12 over measured bytes. The pools and the runtime are part of the resident set;
+    /// what the application would take without Terrace is the rest of it plus what is stored.
+    fn money(&self, report: &Report) -> Money {
+        let config = &self.shared.config;
+        let dram = config.dram().usd_per_gib_month;
+        let pools: u64 = report.tiers.iter().map(|t| t.pool_bytes).sum();
+        let application = report.rss_bytes.saturating_sub(pools + report.runtime_bytes);
+        let runtime = MeasuredTier {
+            original_bytes: 0,
+            pool_bytes: report.runtime_bytes,
+            usd_per_gib_month: dram,
+        };
+        let tier = |spec: &terrace_core::tier::TierSpec, t: &terrace_core::wire::TierReport| {
+            MeasuredTier {
+                original_bytes: t.pages * 4096,
+                pool_bytes: t.pool_bytes,
+                usd_per_gib_month: spec.medium.usd_per_gib_month,
+            }
+        };
+        let mut all = vec![runtime];
+        let mut real = vec![runtime];
+        for (spec, t) in config.tiers.iter().zip(&report.tiers) {
+            all.push(tier(spec, t));
+            if spec.medium.kind != MediumKind::Emulated {
+                real.push(tier(spec, t));
+            }
+        }
+        let (all, real) = (tco_measured(application, dram, &all), tco_measured(application, dram, &real));
+        let stored: u64 = report.tiers.iter().map(|t| t.pages * 4096).sum();
+        Money {
+            managed_bytes: application + stored,
+            saved: all.saved,
+            usd_per_month: all.usd_per_month,
+            usd_saved_real: real.usd_per_month_all_dram - real.usd_per_month,
+        }
+    }
+
+    // ---- the link --------------------------------------------------------------------------
+
+    fn send(&mut self, message: &ToRuntime) -> std::io::Result<()> {
+        self.stream.write_all(&message.encode())
+    }
+
+    /// The next message; `None` when the application has ended.
+    fn receive(&mut self) -> Result<Option<FromRuntime>> {
+        loop {
+            if let Some((body, used)) = split_message(&self.buffer)? {
+                let message = FromRuntime::decode(body)?;
+                self.buffer.drain(..used);
+                return Ok(Some(message));
+            }
+            let mut chunk = vec![0u8; 64 << 10];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Ok(None),
+                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(e) => return Err(e).context("reading from its runtime"),
+            }
+        }
+    }
+}
+
+struct Money {
+    managed_bytes: u64,
+    saved: f64,
+    usd_per_month: f64,
+    usd_saved_real: f64,
+}
+
+fn threshold(t: config::Threshold) -> Threshold {
+    match (t, t.share()) {
+        (config::Threshold::Hotness(h), _) => Threshold::Value(h as f32),
+        (_, share) => Threshold::Share(share.unwrap_or(0.0)),
+    }
+}
+
+fn command_of(pid: u32) -> String {
+    let raw = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<String> = raw
+        .split(|&b| b == 0)
+        .filter(|w| !w.is_empty())
+        .map(|w| String::from_utf8_lossy(w).into_owned())
+        .collect();
+    words.join(" ")
+}

@@ -1,0 +1,91 @@
+//! `terrace run -- CMD`: starts a program with the runtime loaded, and plans for it.
+//!
+//! The program is a child of this process and shares its terminal. Every process of it that loads
+//! the runtime connects to a socket of this session ([`session`]) and is planned for by a thread
+//! of its own ([`application`]). Nothing here is on the way of a page: if this process is killed,
+//! the runtime goes on serving what it holds.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+
+use crate::config::ConfigArgs;
+use crate::doctor;
+use crate::preflight::{self, uffd_probe};
+
+mod application;
+mod session;
+mod signals;
+
+/// Options of `terrace run`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Append one JSON object per application and window to FILE (docs/timeline.md)
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+    /// Where tiering is not possible, run the program untiered and say so
+    #[arg(long)]
+    best_effort: bool,
+    /// Say nothing unless something is wrong
+    #[arg(long, short)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// Runs the program; the result is the exit code to end with.
+pub fn run(args: RunArgs) -> Result<i32> {
+    let config = args.config.resolve()?;
+    let name = args.command[0].clone();
+    let mut command = Command::new(&name);
+    let session = match prepare(&name) {
+        Ok((program, library)) => {
+            let session = session::Session::open(config, &args.timeline)?;
+            let mut preload = library.into_os_string();
+            if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+                preload.push(":");
+                preload.push(before);
+            }
+            // The file that was checked, under the name that was asked for.
+            command = Command::new(program.path);
+            command.arg0(&name).env("LD_PRELOAD", preload);
+            command.env("TERRACE_SOCKET", session.link_path());
+            Some(session)
+        }
+        Err(why) if args.best_effort => {
+            eprintln!("terrace: {why:#}; running {name} untiered, as --best-effort asks");
+            None
+        }
+        Err(why) => return Err(why),
+    };
+    command.args(&args.command[1..]);
+    // The terminal's Ctrl-C goes to the program too, which decides what it means; we end after it.
+    signals::outlive_the_program();
+    let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+    signals::forward_to(child.id());
+    let status = child.wait().context("waiting for the program")?;
+    signals::forward_to(0);
+    if let (Some(session), false) = (session, args.quiet) {
+        if let Some(line) = session.summary() {
+            eprintln!("terrace: {line}");
+        }
+    }
+    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// The program and the runtime to load into it, or why it cannot be tiered.
+fn prepare(name: &str) -> Result<(preflight::Program, PathBuf)> {
+    let program = preflight::check(name)?;
+    if !uffd_probe::userfaultfd_access().is_usable() {
+        bail!(
+            "userfaultfd cannot be used here, so no page could be brought back; `terrace doctor` \
+             says why and what mends it, --best-effort runs the program untiered"
+        );
+    }
+    Ok((program, doctor::find_runtime()?))
+}

@@ -1,0 +1,176 @@
+//! The status of sessions as a person reads it. A field that a session does not send is shown as
+//! `-`: an older session is still worth looking at.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::{ApplicationStatus, Found};
+use crate::doctor::human_bytes;
+
+const PAGE_BYTES: u64 = 4096;
+
+pub(super) fn render(found: &Found) -> String {
+    let mut out = String::new();
+    for session in &found.sessions {
+        for application in &session.applications {
+            if !out.is_empty() {
+                out.push('\n');
+            }
+            application_table(&mut out, session.supervisor_pid, application);
+        }
+        if session.applications.is_empty() {
+            let _ = writeln!(out, "session {} has no application yet", session.supervisor_pid);
+        }
+    }
+    for silent in &found.silent {
+        let _ = writeln!(out, "{}: {}", silent.socket.display(), silent.why);
+    }
+    if out.is_empty() {
+        out.push_str("no sessions; start one with: terrace run -- CMD\n");
+    }
+    out
+}
+
+fn application_table(out: &mut String, supervisor_pid: u32, application: &ApplicationStatus) {
+    let last = &application.last;
+    let _ = writeln!(
+        out,
+        "{} (pid {}, session {supervisor_pid}, for {})",
+        application.command,
+        application.pid,
+        human_seconds(application.started_s)
+    );
+    if last.is_null() {
+        out.push_str("  first window not finished yet\n");
+        return;
+    }
+    tiers(out, last);
+    let _ = writeln!(
+        out,
+        "  saved     {} of TCO, {} of {} a month{}",
+        last["tco_saved"].as_f64().map_or("-".into(), |s| format!("{:.1} %", s * 100.0)),
+        money(&last["usd_saved_per_month"]),
+        money_with_saving(last),
+        if is_emulated(last) { " (emulated media count for TCO, not for money)" } else { "" }
+    );
+    let _ = writeln!(
+        out,
+        "  cost      {} ms stalled and {} ms CPU in window {}; {} faults since the start",
+        number(&last["stalled_ms"]),
+        number(&last["terrace_cpu_ms"]),
+        number(&last["window"]),
+        faults_total(last)
+    );
+    let _ = writeln!(out, "  policy    {}", policy(last));
+    let _ = writeln!(
+        out,
+        "  plan      {} moves: {}",
+        moves(&last["plan"]["moves"]),
+        text(&last["plan"]["why"])
+    );
+    let _ = writeln!(
+        out,
+        "  tracker   {}; why not better: {}",
+        text(&last["tracker"]["method"]),
+        text(&last["tracker"]["why_not_better"])
+    );
+}
+
+fn tiers(out: &mut String, last: &Value) {
+    let empty = Vec::new();
+    let tiers = last["tiers"].as_array().unwrap_or(&empty);
+    let width = tiers.iter().filter_map(|t| t["name"].as_str()).map(str::len).max().unwrap_or(4);
+    let _ = writeln!(
+        out,
+        "  {:<width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}  {:>9}",
+        "tier", "data", "stored", "pool", "faults", "p50", "p99"
+    );
+    for (n, tier) in tiers.iter().enumerate() {
+        let data = tier["pages"].as_u64().map(|p| p.saturating_mul(PAGE_BYTES));
+        // DRAM has no pool: its data lies there as it is.
+        let held = |key: &str| if n == 0 { None } else { tier[key].as_u64() };
+        let latency = |key: &str| match tier[key].as_f64() {
+            Some(ns) if n > 0 && ns > 0.0 => format!("{:.1} us", ns / 1000.0),
+            _ => "-".into(),
+        };
+        let _ = writeln!(
+            out,
+            "  {:<width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}  {:>9}{}",
+            text(&tier["name"]),
+            bytes(data),
+            bytes(held("stored_bytes")),
+            bytes(held("pool_bytes")),
+            if n == 0 { "-".into() } else { number(&tier["faults_total"]) },
+            latency("fault_ns_p50"),
+            latency("fault_ns_p99"),
+            if tier["emulated"] == true { "  emulated" } else { "" }
+        );
+    }
+}
+
+fn is_emulated(last: &Value) -> bool {
+    last["tiers"].as_array().is_some_and(|tiers| tiers.iter().any(|t| t["emulated"] == true))
+}
+
+fn faults_total(last: &Value) -> String {
+    let tiers = last["tiers"].as_array();
+    let total: Option<u64> =
+        tiers.map(|t| t.iter().filter_map(|t| t["faults_total"].as_u64()).sum());
+    total.map_or("-".into(), |n| n.to_string())
+}
+
+/// What the memory would cost without Terrace: what it costs and what is saved.
+fn money_with_saving(last: &Value) -> String {
+    match (last["usd_per_month"].as_f64(), last["usd_saved_per_month"].as_f64()) {
+        (Some(paid), Some(saved)) => format!("{:.2} USD", paid + saved),
+        _ => "-".into(),
+    }
+}
+
+fn policy(last: &Value) -> String {
+    let mut out = format!("{}, tiers {}", text(&last["policy"]), text(&last["preset"]));
+    for knob in ["alpha", "threshold"] {
+        match &last[knob] {
+            Value::Null => {}
+            Value::String(s) => out += &format!(", {knob} {s}"),
+            other => out += &format!(", {knob} {other}"),
+        }
+    }
+    out
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
+}
+
+fn money(value: &Value) -> String {
+    value.as_f64().map_or("-".into(), |usd| format!("{usd:.2} USD"))
+}
+
+/// Whole numbers as they are, others with one digit.
+fn number(value: &Value) -> String {
+    match (value.as_u64(), value.as_f64()) {
+        (Some(n), _) => n.to_string(),
+        (None, Some(x)) => format!("{x:.1}"),
+        (None, None) => "-".into(),
+    }
+}
+
+/// Moves are a count, or one object a move.
+fn moves(value: &Value) -> String {
+    value.as_array().map_or_else(|| number(value), |list| list.len().to_string())
+}
+
+fn bytes(bytes: Option<u64>) -> String {
+    bytes.map_or("-".into(), human_bytes)
+}
+
+fn human_seconds(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..=119 => format!("{whole} s"),
+        120..=7_199 => format!("{} min", whole / 60),
+        _ => format!("{} h", whole / 3_600),
+    }
+}

@@ -1,0 +1,133 @@
+//! `terrace tiers list`: the tiers that a preset or a file asks for, as the planner will number
+//! them.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use terrace_core::tier::{Medium, MediumKind, TierId};
+
+use crate::config::{Config, ConfigArgs, ConfigError};
+
+/// One row of the list.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TierRow {
+    /// `T0` is DRAM.
+    pub id: String,
+    /// Name in reports.
+    pub name: String,
+    /// Codec; `None` for DRAM.
+    pub codec: Option<&'static str>,
+    /// Level of the codec.
+    pub level: Option<i32>,
+    /// Pool manager.
+    pub pool: Option<&'static str>,
+    /// Name of the medium.
+    pub medium: String,
+    /// Price of the medium.
+    pub usd_per_gib_month: f64,
+    /// Whether the medium only stands in for one that this machine does not have.
+    pub emulated: bool,
+    /// Latency that the emulation adds.
+    pub latency_ns: u64,
+    /// Bandwidth that the emulation leaves; 0 for unlimited.
+    pub bandwidth_mib_s: u64,
+}
+
+/// The tiers of a configuration, DRAM first.
+pub fn rows(config: &Config) -> Vec<TierRow> {
+    let dram = row(TierId::DRAM, "DRAM", config.dram());
+    let compressed = config.tiers.iter().zip(1u8..).map(|(tier, n)| TierRow {
+        codec: Some(tier.codec.name()),
+        level: Some(tier.level),
+        pool: Some(tier.pool.name()),
+        ..row(TierId(n), &tier.name, &tier.medium)
+    });
+    std::iter::once(dram).chain(compressed).collect()
+}
+
+fn row(id: TierId, name: &str, medium: &Medium) -> TierRow {
+    TierRow {
+        id: id.to_string(),
+        name: name.into(),
+        codec: None,
+        level: None,
+        pool: None,
+        medium: medium.name.clone(),
+        usd_per_gib_month: medium.usd_per_gib_month,
+        emulated: medium.kind == MediumKind::Emulated,
+        latency_ns: medium.latency_ns,
+        bandwidth_mib_s: medium.bandwidth_mib_s,
+    }
+}
+
+/// The list as a person reads it.
+pub fn table(rows: &[TierRow]) -> String {
+    let name_width = rows.iter().map(|r| r.name.len()).max().unwrap_or(0).max(4);
+    let medium_width = rows.iter().map(|r| r.medium.len()).max().unwrap_or(0).max(6);
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{:<3}  {:<name_width$}  {:<7}  {:>5}  {:<8}  {:<medium_width$}  {:>13}  emulated as",
+        "id", "name", "codec", "level", "pool", "medium", "USD/GiB-month"
+    );
+    for r in rows {
+        let emulation = match (r.emulated, r.bandwidth_mib_s) {
+            (false, _) => "-".to_owned(),
+            (true, 0) => format!("+{} ns", r.latency_ns),
+            (true, mib_s) => format!("+{} ns, {mib_s} MiB/s", r.latency_ns),
+        };
+        let level = r.level.map_or("-".into(), |l| l.to_string());
+        let _ = writeln!(
+            out,
+            "{:<3}  {:<name_width$}  {:<7}  {level:>5}  {:<8}  {:<medium_width$}  {:>13.3}  \
+             {emulation}",
+            r.id,
+            r.name,
+            r.codec.unwrap_or("-"),
+            r.pool.unwrap_or("-"),
+            r.medium,
+            r.usd_per_gib_month,
+        );
+    }
+    if rows.iter().any(|r| r.emulated) {
+        out.push_str(
+            "\nemulated media are DRAM made slower: their prices count for TCO in per cent, not \
+             for money saved\n",
+        );
+    }
+    out
+}
+
+/// `terrace tiers list`: prints the tiers.
+pub fn list(args: &ConfigArgs, json: bool) -> Result<(), ConfigError> {
+    let rows = rows(&args.resolve()?);
+    if json {
+        println!("{}", serde_json::to_string_pretty(&rows).expect("plain data"));
+    } else {
+        print!("{}", table(&rows));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::Preset;
+
+    #[test]
+    fn tierscape_is_listed_with_its_emulation() {
+        let rows = rows(&Config::from_preset(Preset::Tierscape));
+        assert_eq!(rows.len(), 6);
+        assert_eq!((rows[0].id.as_str(), rows[0].codec, rows[0].emulated), ("T0", None, false));
+        assert_eq!((rows[5].id.as_str(), rows[5].codec), ("T5", Some("deflate")));
+        let text = table(&rows);
+        assert!(text.contains("+300 ns, 2000 MiB/s") && text.contains("not for money saved"));
+        assert_eq!(text.lines().count(), 1 + 6 + 2);
+    }
+
+    #[test]
+    fn auto_says_nothing_about_emulation() {
+        let text = table(&rows(&Config::from_preset(Preset::Auto)));
+        assert!(!text.contains(" ns") && !text.contains("made slower"), "{text}");
+    }
+}

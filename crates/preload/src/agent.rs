@@ -1,0 +1,380 @@
+//! The agent: the runtime's thread that talks to the planner.
+//!
+//! It builds the runtime when the planner says what to build, closes and opens windows, hands
+//! plans to the movers, and reports. It decides nothing. When the planner goes away it drops what
+//! was planned and ends; the pager goes on serving.
+
+use crate::mover::{Mover, Queue};
+use crate::pager::{doorbell::Doorbell, Pager};
+use crate::region::RegionTable;
+use crate::runtime::Runtime;
+use crate::samples::SampleSlots;
+use crate::stats::{self, Stats};
+use crate::stores::Stores;
+use crate::sys::uffd::{feature, Uffd};
+use crate::sys::{memory, proc, thread};
+use crate::tracker::Tracker;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
+use terrace_core::tier::TierId;
+use terrace_core::wire::{
+    split_message, Configure, FromRuntime, Hello, Report, TierReport, ToRuntime, VERSION,
+};
+use terrace_store::{pool, Page};
+
+/// The runtime of this process, once it is built.
+pub static RUNTIME: OnceLock<&'static Runtime> = OnceLock::new();
+static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
+
+/// Pages sampled to estimate what tiers would make of the application's data.
+const ESTIMATE_PAGES: usize = 192;
+/// Windows between two estimates.
+const ESTIMATE_EVERY: u32 = 16;
+/// Faults of our own that measure the wake-up overhead at start.
+const CALIBRATION_FAULTS: u64 = 33;
+
+/// Connects to the planner at `path` and serves it until it goes away.
+pub fn run(path: &std::path::Path) {
+    let Ok(stream) = UnixStream::connect(path) else { return };
+    let Some(mut link) = Link::new(stream) else { return };
+    let uffd = match open_uffd() {
+        Ok(u) => u,
+        Err(why) => {
+            link.send(&FromRuntime::Refused(why));
+            return;
+        }
+    };
+    crate::interpose::protect_fd(uffd.raw());
+    let pid = std::process::id();
+    link.send(&FromRuntime::Hello(Hello { version: VERSION, pid, uffd_features: uffd.features }));
+    let Some(ToRuntime::Configure(config)) = link.receive() else { return };
+    let Some((rt, queue)) = build(uffd, config) else {
+        link.send(&FromRuntime::Refused(
+            "no room for the runtime's reservations (vm.overcommit_memory=2 or RLIMIT_AS)".into(),
+        ));
+        return;
+    };
+    let Some(tracker) = Tracker::new(rt) else { return };
+    Agent { rt, queue, tracker, link, estimates: Vec::new() }.serve();
+}
+
+/// The features in order of what we can do without: all, then without fork events, which need
+/// CAP_SYS_PTRACE.
+fn open_uffd() -> Result<Uffd, String> {
+    let base = feature::PAGEFAULT_FLAG_WP
+        | feature::EVENT_REMAP
+        | feature::EVENT_REMOVE
+        | feature::EVENT_UNMAP
+        | feature::THREAD_ID
+        | feature::MOVE;
+    let mut uffd = Uffd::open(base | feature::EVENT_FORK)
+        .or_else(|_| Uffd::open(base))
+        .map_err(|errno| match errno {
+            libc::EPERM | libc::EACCES => {
+                "userfaultfd is not permitted (see `terrace doctor`)".to_string()
+            }
+            libc::EINVAL => "the kernel has no UFFDIO_MOVE (6.8 or newer is needed)".to_string(),
+            e => format!("userfaultfd: errno {e}"),
+        })?;
+    uffd.raise_fd();
+    Ok(uffd)
+}
+
+fn build(uffd: Uffd, config: Configure) -> Option<(&'static Runtime, Arc<Queue>)> {
+    let uffd: &'static Uffd = Box::leak(Box::new(uffd));
+    let stores = Stores::build(config, proc::mem_total_bytes())?;
+    let decoders = stores.decoders().ok()?;
+    let rt: &'static Runtime = Box::leak(Box::new(Runtime {
+        uffd,
+        table: RegionTable::default(),
+        stores,
+        stats: Stats::default(),
+        doorbell: Doorbell::new(uffd)?,
+        samples: SampleSlots::new(uffd)?,
+        window: AtomicU32::new(1),
+        paused: AtomicBool::new(false),
+    }));
+    let pager = Pager::new(rt, uffd, decoders);
+    if !thread::spawn(c"terrace-pager", move || pager.run()) {
+        return None;
+    }
+    calibrate(rt);
+    let queue = Arc::new(Queue::default());
+    for _ in 0..rt.stores.config.move_threads {
+        let mover = Mover::new(rt, queue.clone())?;
+        if !thread::spawn(c"terrace-mover", move || mover.run()) {
+            return None;
+        }
+    }
+    let _ = RUNTIME.set(rt);
+    let _ = QUEUE.set(queue.clone());
+    Some((rt, queue))
+}
+
+/// Measures what a fault costs beyond its service, with faults of our own on a scratch range.
+fn calibrate(rt: &'static Runtime) {
+    let Some(scratch) = memory::carve(CALIBRATION_FAULTS * PAGE_BYTES as u64) else { return };
+    let len = CALIBRATION_FAULTS * PAGE_BYTES as u64;
+    if rt.uffd.register_missing(scratch, len).is_err() {
+        return;
+    }
+    let mut whole: Vec<u64> = (0..CALIBRATION_FAULTS)
+        .map(|i| {
+            let start = thread::now_ns();
+            memory::touch_for_write(scratch + i * PAGE_BYTES as u64);
+            thread::now_ns() - start
+        })
+        .collect();
+    let service = stats::get(&rt.stats.stalled_ns) / CALIBRATION_FAULTS;
+    let _ = rt.uffd.unregister(scratch, len);
+    memory::release(scratch, len);
+    whole.sort_unstable();
+    let median = whole[whole.len() / 2];
+    rt.stats.fault_overhead_ns.store(median.saturating_sub(service), Ordering::Relaxed);
+    rt.stats.stalled_ns.store(0, Ordering::Relaxed);
+    rt.stats.zero_faults.store(0, Ordering::Relaxed);
+}
+
+struct Agent {
+    rt: &'static Runtime,
+    queue: Arc<Queue>,
+    tracker: Tracker,
+    link: Link,
+    /// By tier: stored share in thousandths, decode time in ns.
+    estimates: Vec<(u32, u32)>,
+}
+
+impl Agent {
+    fn serve(mut self) {
+        while let Some(message) = self.link.receive() {
+            match message {
+                ToRuntime::Configure(_) => {}
+                ToRuntime::Window(n) => self.window(n),
+                ToRuntime::Plan(entries) => {
+                    let regions = entries
+                        .iter()
+                        .filter_map(|e| Some((self.rt.table.get(e.region)?, e.tier)))
+                        .filter(|(r, _)| r.registered_bits() != [0; 8]);
+                    let jobs: Vec<_> = regions.collect();
+                    for (r, tier) in &jobs {
+                        r.tier.store(tier.0, Ordering::Relaxed);
+                    }
+                    self.drop_plan(jobs);
+                    self.tracker.open(self.rt.window.load(Ordering::Relaxed));
+                }
+                ToRuntime::Release => {
+                    self.drop_plan(Vec::new());
+                    self.tracker.close();
+                    bring_all_home();
+                }
+            }
+        }
+        // No planner: nothing new is moved; what is stored stays and is served on demand.
+        self.drop_plan(Vec::new());
+        self.tracker.close();
+    }
+
+    fn drop_plan(&self, jobs: Vec<(&'static crate::region::Region, TierId)>) {
+        let dropped = self.queue.replace(jobs);
+        stats::add(&self.rt.stats.abandoned_moves, dropped as u64);
+    }
+
+    fn window(&mut self, n: u32) {
+        let regions = self.tracker.close();
+        let closed = self.rt.window.swap(n, Ordering::Relaxed);
+        self.tracker.follow();
+        if self.estimates.is_empty() || closed % ESTIMATE_EVERY == 0 {
+            self.estimates = self.estimate().unwrap_or_default();
+        }
+        let report = self.report(closed, regions);
+        self.link.send(&FromRuntime::Report(Box::new(report)));
+    }
+
+    fn report(&self, window: u32, regions: Vec<terrace_core::wire::RegionReport>) -> Report {
+        let s = &self.rt.stats;
+        let mut held = vec![0u64; self.rt.stores.config.tiers.len() + 1];
+        for r in self.rt.table.all() {
+            for (n, count) in held.iter_mut().enumerate() {
+                *count += u64::from(r.stored[n].load(Ordering::Relaxed));
+            }
+        }
+        let tiers = self.rt.stores.iter().map(|(id, tier)| {
+            let (c, p) = (&s.tiers[id.index()], tier.stats().pool);
+            let estimate = self.estimates.get(id.index() - 1).copied().unwrap_or((0, 0));
+            TierReport {
+                pages: held[id.index()],
+                same_pages: stats::get(&c.same_pages),
+                stored_bytes: p.object_bytes,
+                pool_bytes: p.pool_bytes + p.metadata_bytes,
+                faults: c.fault_ns.count(),
+                fault_ns_p50: c.fault_ns.quantile_ns(0.5),
+                fault_ns_p99: c.fault_ns.quantile_ns(0.99),
+                fault_ns_mean: c.fault_ns.mean_ns(),
+                refused: std::array::from_fn(|k| stats::get(&c.refused[k])),
+                estimated_ratio_milli: estimate.0,
+                estimated_decode_ns: estimate.1,
+            }
+        });
+        Report {
+            window,
+            regions,
+            tiers: tiers.collect(),
+            rss_bytes: proc::rss_bytes(),
+            runtime_bytes: self.runtime_bytes(),
+            runtime_cpu_ns: thread::cpu_ns_total(),
+            pager_cpu_ns: 0,
+            stalled_ns: stats::get(&s.stalled_ns),
+            zero_faults: stats::get(&s.zero_faults),
+            sample_faults: stats::get(&s.sample_faults),
+            staged_faults: stats::get(&s.staged_faults),
+            promoted_pages: stats::get(&s.promoted_pages),
+            migrated_pages: stats::get(&s.migrated_pages),
+            abandoned_moves: stats::get(&s.abandoned_moves),
+            fault_overhead_ns: stats::get(&s.fault_overhead_ns),
+        }
+    }
+
+    /// Heap and stacks that are resident. The pools' bookkeeping is on the heap too and counted
+    /// with the pools, so it is taken off here.
+    fn runtime_bytes(&self) -> u64 {
+        let pagemap = proc::Pagemap::open();
+        let stacks: u64 = thread::stacks()
+            .filter_map(|at| pagemap.as_ref()?.present(at))
+            .map(|bits| bits.iter().map(|b| u64::from(b.count_ones())).sum::<u64>() * 4096)
+            .sum();
+        let metadata: u64 = self.rt.stores.iter().map(|(_, t)| t.stats().pool.metadata_bytes).sum();
+        (memory::heap_bytes() + stacks).saturating_sub(metadata)
+    }
+
+    /// What each tier would make of the application's own pages: encodes a sample of those that
+    /// are at home. `None` if there are none.
+    fn estimate(&self) -> Option<Vec<(u32, u32)>> {
+        let pages = self.sample_pages();
+        let mut codecs = self.rt.stores.codec_set().ok()?;
+        let cutoff = self.rt.stores.config.cutoff_bytes as usize;
+        if pages.is_empty() {
+            return None;
+        }
+        let mut out = Vec::new();
+        for (n, t) in self.rt.stores.config.tiers.iter().enumerate() {
+            let (mut encoded, mut decoded): (Page, Page) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+            let mut trial = pool::open(t.pool, 1 << 16);
+            let (mut bytes, mut stored, mut whole, mut decode_ns) = (0u64, 0u64, 0u64, 0u64);
+            for page in &pages {
+                let len = codecs.encoders.get(n)?.encode(page, &mut encoded[..cutoff]);
+                let Some(len) = len else {
+                    whole += PAGE_BYTES as u64;
+                    continue;
+                };
+                let start = thread::now_ns();
+                codecs.decoders.decode(t.codec, &encoded[..len], &mut decoded).ok()?;
+                decode_ns += thread::now_ns() - start;
+                trial.alloc(len, 0)?;
+                bytes += len as u64;
+                stored += 1;
+            }
+            // A small sample leaves most of zsmalloc's size classes with a run to fill, which a
+            // full pool does not have; zbud's loss is the same at any size.
+            let held = match t.pool {
+                terrace_core::tier::Pool::Zsmalloc => bytes + bytes / 16,
+                _ => trial.stats().pool_bytes,
+            };
+            let share = (held + whole) * 1000 / (pages.len() as u64 * PAGE_BYTES as u64);
+            let ns = decode_ns.checked_div(stored).unwrap_or(0) + t.latency_ns;
+            out.push((share as u32, ns as u32));
+        }
+        Some(out)
+    }
+
+    fn sample_pages(&self) -> Vec<Box<Page>> {
+        let regions: Vec<_> = self
+            .rt
+            .table
+            .all()
+            .into_iter()
+            .filter(|r| r.resident.load(Ordering::Relaxed) > 0 || r.registered_bits() != [0; 8])
+            .collect();
+        let Some(pagemap) = proc::Pagemap::open() else { return Vec::new() };
+        let mut pages = Vec::new();
+        for k in 0..ESTIMATE_PAGES {
+            let Some(r) = regions.get(k * regions.len() / ESTIMATE_PAGES) else { break };
+            let i = (k * 197) % REGION_PAGES;
+            let present = pagemap.present(r.base).unwrap_or([0; 8]);
+            let home = r.word(i).state() == PageState::Home && r.is_registered(i);
+            if home && present[i / 64] >> (i % 64) & 1 == 1 {
+                let mut page = Box::new([0; PAGE_BYTES]);
+                if proc::read_application_page(r.address(i), &mut page) {
+                    pages.push(page);
+                }
+            }
+        }
+        pages
+    }
+}
+
+/// Stops moving pages out and brings every page home, on the calling thread. For Release and for
+/// a fork that the kernel would not announce.
+pub fn bring_all_home() {
+    let (Some(rt), Some(queue)) = (RUNTIME.get().copied(), QUEUE.get()) else { return };
+    rt.paused.store(true, Ordering::Release);
+    queue.replace(std::iter::empty());
+    while !queue.is_idle() {
+        thread::sleep_us(100);
+    }
+    let Some(mut mover) = Mover::new(rt, queue.clone()) else { return };
+    for r in rt.table.all() {
+        loop {
+            rt.doorbell.call(move |pager| pager.return_samples(r));
+            mover.promote(r);
+            if (0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
+                break;
+            }
+        }
+    }
+}
+
+/// The connection to the planner.
+struct Link {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+}
+
+impl Link {
+    fn new(stream: UnixStream) -> Option<Link> {
+        let raised = proc::raise_fd(stream.as_raw_fd())?;
+        crate::interpose::protect_fd(raised);
+        let stream = proc::stream_from(raised);
+        Some(Link { stream, buffer: Vec::new() })
+    }
+
+    /// Sends; a planner that is gone is noticed when receiving.
+    fn send(&mut self, message: &FromRuntime) {
+        let _ = self.stream.write_all(&message.encode());
+    }
+
+    /// The next message; `None` when the planner is gone or talks nonsense.
+    fn receive(&mut self) -> Option<ToRuntime> {
+        loop {
+            match split_message(&self.buffer).ok()? {
+                Some((body, used)) => {
+                    let message = ToRuntime::decode(body).ok();
+                    self.buffer.drain(..used);
+                    return message;
+                }
+                None => {
+                    let mut chunk = [0u8; 16 << 10];
+                    match self.stream.read(&mut chunk) {
+                        Ok(0) => return None,
+                        Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                        Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                        Err(_) => return None,
+                    }
+                }
+            }
+        }
+    }
+}

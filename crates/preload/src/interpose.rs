@@ -1,0 +1,220 @@
+//! The libc functions the runtime stands in front of: thin shims, one job each.
+//!
+//! `close` and its relatives keep programs that close "all" descriptors (daemons do) from closing
+//! ours. `fork` brings every page home first where the kernel will not announce forks to us,
+//! because the child would read zeros where its parent's pages are in tiers. Everything about the
+//! address space itself comes from userfaultfd events, not from shims, since libc calls `mmap`
+//! and `munmap` internally without passing here.
+
+use crate::agent;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
+type DupFn = unsafe extern "C" fn(libc::c_int, libc::c_int) -> libc::c_int;
+type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> libc::c_int;
+type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
+type ForkFn = unsafe extern "C" fn() -> libc::pid_t;
+
+/// Descriptors of ours: the userfaultfd and the link to the planner.
+static OURS: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
+/// Set in a forked child: it has no runtime.
+static CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Keeps `fd` from being closed by the application.
+pub fn protect_fd(fd: i32) {
+    for place in &OURS {
+        if place.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+fn is_ours(fd: i32) -> bool {
+    fd >= 0 && OURS.iter().any(|o| o.load(Ordering::Relaxed) == fd)
+}
+
+/// The next definition of a libc function, found once.
+fn next(cache: &AtomicUsize, name: &std::ffi::CStr) -> usize {
+    match cache.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: a look-up by a NUL-terminated name.
+            let f = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+            cache.store(f, Ordering::Relaxed);
+            f
+        }
+        f => f,
+    }
+}
+
+fn fail(errno: i32) -> libc::c_int {
+    // SAFETY: errno of the calling thread.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}
+
+/// Looks all functions up while the process has one thread, because `dlsym` may allocate.
+pub fn resolve() {
+    next(&CLOSE, c"close");
+    next(&DUP2, c"dup2");
+    next(&DUP3, c"dup3");
+    next(&CLOSE_RANGE, c"close_range");
+    next(&FORK, c"fork");
+}
+
+static CLOSE: AtomicUsize = AtomicUsize::new(0);
+static DUP2: AtomicUsize = AtomicUsize::new(0);
+static DUP3: AtomicUsize = AtomicUsize::new(0);
+static CLOSE_RANGE: AtomicUsize = AtomicUsize::new(0);
+static FORK: AtomicUsize = AtomicUsize::new(0);
+
+/// `close(2)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn close(fd: libc::c_int) -> libc::c_int {
+    if is_ours(fd) {
+        return fail(libc::EBADF);
+    }
+    // SAFETY: what `dlsym` found under this name has this type.
+    let real: CloseFn = unsafe { std::mem::transmute(next(&CLOSE, c"close")) };
+    // SAFETY: the caller's arguments, unchanged.
+    unsafe { real(fd) }
+}
+
+/// `dup2(2)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn dup2(from: libc::c_int, to: libc::c_int) -> libc::c_int {
+    if is_ours(to) {
+        return fail(libc::EBUSY);
+    }
+    // SAFETY: what `dlsym` found under this name has this type.
+    let real: DupFn = unsafe { std::mem::transmute(next(&DUP2, c"dup2")) };
+    // SAFETY: the caller's arguments, unchanged.
+    unsafe { real(from, to) }
+}
+
+/// `dup3(2)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn dup3(from: libc::c_int, to: libc::c_int, flags: libc::c_int) -> libc::c_int {
+    if is_ours(to) {
+        return fail(libc::EBUSY);
+    }
+    // SAFETY: what `dlsym` found under this name has this type.
+    let real: Dup3Fn = unsafe { std::mem::transmute(next(&DUP3, c"dup3")) };
+    // SAFETY: the caller's arguments, unchanged.
+    unsafe { real(from, to, flags) }
+}
+
+/// `close_range(2)`: around our descriptors.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn close_range(
+    first: libc::c_uint,
+    last: libc::c_uint,
+    flags: libc::c_int,
+) -> libc::c_int {
+    let real = next(&CLOSE_RANGE, c"close_range");
+    if real == 0 {
+        return fail(libc::ENOSYS);
+    }
+    // SAFETY: what `dlsym` found under this name has this type.
+    let real: RangeFn = unsafe { std::mem::transmute(real) };
+    let mut ours: [u32; 4] = OURS.each_ref().map(|o| o.load(Ordering::Relaxed) as u32);
+    ours.sort_unstable();
+    let mut from = first;
+    for fd in ours.into_iter().filter(|&fd| fd >= first && fd <= last && fd < i32::MAX as u32) {
+        if fd > from {
+            // SAFETY: a part of the caller's range.
+            let r = unsafe { real(from, fd - 1, flags) };
+            if r != 0 {
+                return r;
+            }
+        }
+        from = fd + 1;
+    }
+    if from > last && first <= last {
+        return 0;
+    }
+    // SAFETY: the rest of the caller's range.
+    unsafe { real(from, last, flags) }
+}
+
+/// `closefrom(3)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn closefrom(low: libc::c_int) {
+    // SAFETY: as for libc's.
+    unsafe { close_range(low.max(0) as libc::c_uint, libc::c_uint::MAX, 0) };
+}
+
+/// `fork(2)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn fork() -> libc::pid_t {
+    let unseen = match agent::RUNTIME.get() {
+        Some(rt) if !CHILD.load(Ordering::Relaxed) && !rt.sees_forks() => Some(rt),
+        _ => None,
+    };
+    if unseen.is_some() {
+        agent::bring_all_home();
+    }
+    // SAFETY: what `dlsym` found under this name has this type.
+    let real: ForkFn = unsafe { std::mem::transmute(next(&FORK, c"fork")) };
+    // SAFETY: as for libc's.
+    let pid = unsafe { real() };
+    if let (Some(rt), true) = (unseen, pid != 0) {
+        rt.paused.store(false, Ordering::Release);
+    }
+    pid
+}
+
+/// In a forked child: let go of the parent's descriptors. It must hold neither the planner's
+/// connection open nor the parent's registrations.
+pub extern "C" fn after_fork_in_child() {
+    CHILD.store(true, Ordering::Relaxed);
+    for place in &OURS {
+        let fd = place.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            // SAFETY: our descriptor, closed once.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        }
+    }
+}
+
+/// Before the process ends: children that still miss pages get them first.
+pub extern "C" fn at_exit() {
+    let Some(rt) = agent::RUNTIME.get() else { return };
+    while !CHILD.load(Ordering::Relaxed) && crate::stats::get(&rt.stats.children_pending) > 0 {
+        crate::sys::thread::sleep_us(500);
+    }
+}
+
+extern "C" {
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> libc::c_int;
+}
+
+/// Registers the two handlers above.
+pub fn install_handlers() {
+    // SAFETY: both are plain functions that live as long as the library, which is never unloaded.
+    unsafe {
+        pthread_atfork(None, None, Some(after_fork_in_child));
+        libc::atexit(at_exit);
+    }
+}

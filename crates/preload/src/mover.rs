@@ -1,0 +1,390 @@
+//! Movers carry out a plan: they take regions down, across and up, one region at a time, in the
+//! background. They choose nothing.
+//!
+//! Down: the pager moves the region's pages into the mover's staging slot; the mover encodes them
+//! there, page by page, into the tier, and empties the slot. A page that somebody faults on
+//! meanwhile goes home from wherever it is, and what the mover made of it is dropped. Any step can
+//! be abandoned: a staged page goes back the way it came, a stored one is simply stored.
+//!
+//! Across: stored bytes move as they are if both tiers have the same codec, else they are decoded
+//! and encoded. Up: pages are decoded here and installed by the pager.
+
+use crate::region::Region;
+use crate::runtime::Runtime;
+use crate::stats;
+use crate::sys::proc::Pagemap;
+use crate::sys::{memory, thread};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
+use terrace_core::tier::TierId;
+use terrace_store::page::same_filled;
+use terrace_store::pool::Handle;
+use terrace_store::{CodecSet, Page, Refusal};
+
+/// Pages moved out in one call on the pager: faults wait behind it, about 10-20 us.
+const MOVE_OUT_PAGES: usize = 128;
+/// Pages installed in one call on the pager.
+const INSTALL_PAGES: usize = 16;
+/// Windows for which an incompressible page is not tried again.
+pub const RETRY_WINDOWS: u8 = 16;
+/// Objects moved by compaction after each region, and bytes given back, at most.
+const COMPACT_MOVES: usize = 64;
+const TRIM_BYTES: u64 = 4 << 20;
+
+/// Reasons as counted in `wire::REFUSALS`.
+#[derive(Clone, Copy)]
+pub enum Refused {
+    /// Did not shrink below the cut-off.
+    Incompressible = 0,
+    /// The pool has no room.
+    PoolFull = 1,
+    /// Pinned by the kernel, or shared with another process since a fork.
+    PinnedOrShared = 2,
+    /// The mapping is not what it was.
+    MappingChanged = 3,
+    /// The medium failed.
+    MediumFailed = 4,
+}
+
+/// Work waiting for movers: regions and where they should be.
+#[derive(Debug, Default)]
+pub struct Queue {
+    inner: Mutex<Inner>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    jobs: VecDeque<(&'static Region, TierId)>,
+    busy: usize,
+    /// Moving budget: bytes allowed so far minus bytes moved, and when it was last filled.
+    credit_bytes: i64,
+    filled_at_ns: u64,
+}
+
+impl Queue {
+    /// Replaces what is waiting by a new plan. Returns how many old entries were dropped.
+    pub fn replace(&self, jobs: impl IntoIterator<Item = (&'static Region, TierId)>) -> usize {
+        let mut q = self.lock();
+        let dropped = q.jobs.len();
+        q.jobs.clear();
+        q.jobs.extend(jobs);
+        self.wake.notify_all();
+        dropped
+    }
+
+    /// Whether nothing is waiting and nobody works.
+    pub fn is_idle(&self) -> bool {
+        let q = self.lock();
+        q.jobs.is_empty() && q.busy == 0
+    }
+
+    fn next(&self) -> (&'static Region, TierId) {
+        let mut q = self.lock();
+        loop {
+            if let Some(job) = q.jobs.pop_front() {
+                q.busy += 1;
+                return job;
+            }
+            q = self.wake.wait(q).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self) {
+        self.lock().busy -= 1;
+    }
+
+    /// Takes `bytes` out of the bandwidth budget; returns how long to wait first.
+    fn charge(&self, bytes: u64, mib_s: u32) -> u64 {
+        if mib_s == 0 {
+            return 0;
+        }
+        let rate = i64::from(mib_s) << 20;
+        let mut q = self.lock();
+        let now = thread::now_ns();
+        let since = now.saturating_sub(q.filled_at_ns).min(100_000_000) as i64;
+        q.filled_at_ns = now;
+        // At most a tenth of a second's worth is saved up.
+        q.credit_bytes = (q.credit_bytes + rate / 1000 * (since / 1_000_000).max(0)).min(rate / 10);
+        q.credit_bytes -= bytes as i64;
+        if q.credit_bytes >= 0 {
+            0
+        } else {
+            (-q.credit_bytes) as u64 * 1_000_000 / rate as u64
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One mover thread's state.
+pub struct Mover {
+    rt: &'static Runtime,
+    queue: Arc<Queue>,
+    codecs: CodecSet,
+    pagemap: Pagemap,
+    slot: u64,
+    page: Box<Page>,
+    encoded: Box<Page>,
+}
+
+impl Mover {
+    /// A mover with a staging slot of its own.
+    pub fn new(rt: &'static Runtime, queue: Arc<Queue>) -> Option<Mover> {
+        let slot = memory::carve(REGION_BYTES)?;
+        rt.uffd.register_staging(slot, REGION_BYTES).ok()?;
+        Some(Mover {
+            rt,
+            queue,
+            codecs: rt.stores.codec_set().ok()?,
+            pagemap: Pagemap::open()?,
+            slot,
+            page: Box::new([0; PAGE_BYTES]),
+            encoded: Box::new([0; PAGE_BYTES]),
+        })
+    }
+
+    /// Works until the process ends.
+    pub fn run(mut self) -> ! {
+        // Behind the application: what movers do can wait, what it does cannot.
+        thread::set_nice(5);
+        loop {
+            let (region, tier) = self.queue.next();
+            if !self.rt.paused.load(Ordering::Acquire) {
+                self.carry_out(region, tier);
+            }
+            self.queue.done();
+        }
+    }
+
+    /// Brings one region to where the plan wants it.
+    fn carry_out(&mut self, region: &'static Region, tier: TierId) {
+        region.tier.store(tier.0, Ordering::Relaxed);
+        if tier == TierId::DRAM {
+            let pages = self.promote(region);
+            stats::add(&self.rt.stats.promoted_pages, pages);
+        } else if self.rt.stores.get(tier).is_some() {
+            self.migrate(region, tier);
+            self.demote(region, tier);
+        }
+        for (_, t) in self.rt.stores.iter() {
+            t.compact(COMPACT_MOVES);
+            t.trim(TRIM_BYTES);
+        }
+    }
+
+    // ---- down ------------------------------------------------------------------------------
+
+    fn demote(&mut self, region: &'static Region, tier: TierId) {
+        let rt = self.rt;
+        let cooling = rt.stores.config.cooling_windows;
+        region.slot.store(self.slot, Ordering::Release);
+        let mut staged = 0;
+        for first in (0..REGION_PAGES).step_by(MOVE_OUT_PAGES) {
+            let slot = self.slot;
+            staged += rt.doorbell.call(move |pager| {
+                pager.move_out(region, first..first + MOVE_OUT_PAGES, slot, tier, cooling)
+            });
+        }
+        if staged > 0 {
+            let mib_s = rt.stores.config.move_mib_s;
+            let wait_us = self.queue.charge(staged as u64 * PAGE_BYTES as u64, mib_s);
+            self.encode_staged(region, tier);
+            // Nothing may be in the slot when it is emptied: what was refused goes back, and the
+            // pager may still be copying a page that was caught while encoding.
+            while (0..REGION_PAGES).any(|i| in_slot(region.word(i))) {
+                rt.doorbell.call(move |pager| pager.return_staged(region));
+            }
+            memory::release(self.slot, REGION_BYTES);
+            if wait_us > 0 {
+                thread::sleep_us(wait_us.min(1_000_000));
+            }
+        }
+        region.slot.store(0, Ordering::Release);
+    }
+
+    fn encode_staged(&mut self, region: &Region, tier: TierId) {
+        let present = self.pagemap.present(self.slot);
+        for i in 0..REGION_PAGES {
+            let w = region.word(i);
+            if w.state() != PageState::Staged || self.rt.paused.load(Ordering::Relaxed) {
+                continue;
+            }
+            if present.is_some_and(|bits| bits[i / 64] >> (i % 64) & 1 == 0) {
+                // Never touched by the application: there is nothing to store.
+                region.replace(i, w, w.home(None));
+                continue;
+            }
+            let Some(encoding) = w.begin_encode() else { continue };
+            if region.replace(i, w, encoding) {
+                memory::read_page(self.slot + (i * PAGE_BYTES) as u64, &mut self.page);
+                let stored = self.store(encoding, tier);
+                let stamp = self.rt.window_stamp();
+                if let Some(next) = stored.or_else(|| encoding.refuse(stamp, false)) {
+                    self.settle(region, i, encoding, next);
+                }
+            }
+        }
+    }
+
+    /// Stores `self.page`; returns the word that says where, or that it was refused.
+    fn store(&mut self, encoding: PageWord, tier: TierId) -> Option<PageWord> {
+        let rt = self.rt;
+        let counters = &rt.stats.tiers[tier.index()];
+        if let Some(v) = same_filled(&self.page) {
+            let (low, high) = (v as u32, (v >> 32) as u32);
+            if low == high {
+                counters.same_pages.fetch_add(1, Ordering::Relaxed);
+                return encoding.finish_same(tier, low);
+            }
+        }
+        let (t, _) = rt.stores.get(tier)?;
+        let encoder = self.codecs.encoders.get(tier.index() - 1)?;
+        match t.store_page(encoder, &self.page, &mut self.encoded) {
+            Ok(handle) => encoding.finish_store(tier, handle.0),
+            Err(refusal) => {
+                let (why, incompressible) = reason(refusal);
+                counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+                encoding.refuse(rt.window_stamp(), incompressible)
+            }
+        }
+    }
+
+    /// Puts the outcome of encoding into the page's word, unless somebody took the page back.
+    fn settle(&self, region: &Region, i: usize, encoding: PageWord, next: PageWord) {
+        loop {
+            if region.replace(i, encoding, next) {
+                return;
+            }
+            match region.word(i).state() {
+                // The pager is copying it; it may fail and put the word back.
+                PageState::Restoring => thread::sleep_us(2),
+                PageState::Encoding => {}
+                _ => {
+                    self.rt.forget(next);
+                    return;
+                }
+            }
+        }
+    }
+
+    // ---- across ----------------------------------------------------------------------------
+
+    /// Moves what the region has in other tiers to `tier`.
+    fn migrate(&mut self, region: &Region, tier: TierId) {
+        let mut moved = 0;
+        for i in 0..REGION_PAGES {
+            let w = region.word(i);
+            let next = match w.state() {
+                PageState::Stored if w.tier() != tier => self.restore_elsewhere(region, i, w, tier),
+                PageState::Same if w.tier() != tier => {
+                    self.rt.stats.tiers[tier.index()].same_pages.fetch_add(1, Ordering::Relaxed);
+                    w.finish_same(tier, w.payload())
+                }
+                _ => None,
+            };
+            let Some(next) = next else { continue };
+            if region.replace(i, w, next) {
+                self.rt.forget(w);
+                moved += 1;
+            } else {
+                // It went home meanwhile.
+                self.rt.forget(next);
+            }
+        }
+        stats::add(&self.rt.stats.migrated_pages, moved);
+    }
+
+    fn restore_elsewhere(
+        &mut self,
+        region: &Region,
+        i: usize,
+        w: PageWord,
+        tier: TierId,
+    ) -> Option<PageWord> {
+        let rt = self.rt;
+        let ((from, from_config), (to, to_config)) = (rt.stores.get(w.tier())?, rt.stores.get(tier)?);
+        let counters = &rt.stats.tiers[tier.index()];
+        let stored = if from_config.codec == to_config.codec {
+            let (len, check) = from.load(Handle(w.payload()), &mut self.encoded).ok()?;
+            // The object may have been freed, and its handle given to another page, while we
+            // read. An unchanged word says that it was not.
+            if region.word(i) != w {
+                return None;
+            }
+            to.store(&self.encoded[..len], check)
+        } else {
+            let loaded = rt.load_page(w, &mut self.codecs.decoders, &mut self.encoded, &mut self.page);
+            if region.word(i) != w {
+                return None;
+            }
+            if !loaded {
+                crate::pager::corrupt(region.address(i));
+            }
+            let encoder = self.codecs.encoders.get(tier.index() - 1)?;
+            to.store_page(encoder, &self.page, &mut self.encoded)
+        };
+        match stored {
+            Ok(handle) => w.finish_store(tier, handle.0),
+            Err(refusal) => {
+                counters.refused[reason(refusal).0 as usize].fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    // ---- up --------------------------------------------------------------------------------
+
+    /// Brings every page of a region home. Returns how many.
+    pub fn promote(&mut self, region: &'static Region) -> u64 {
+        let mut batch: Vec<(usize, PageWord, Box<Page>)> = Vec::with_capacity(INSTALL_PAGES);
+        let mut pages = 0;
+        for i in 0..REGION_PAGES {
+            let w = region.word(i);
+            if matches!(w.state(), PageState::Stored | PageState::Same) {
+                let mut page = Box::new([0; PAGE_BYTES]);
+                if self.fetch(region, i, w, &mut page) {
+                    batch.push((i, w, page));
+                }
+            }
+            if batch.len() == INSTALL_PAGES || (i == REGION_PAGES - 1 && !batch.is_empty()) {
+                let ready = std::mem::take(&mut batch);
+                pages += self.rt.doorbell.call(move |pager| pager.install(region, &ready));
+            }
+        }
+        pages
+    }
+
+    fn fetch(&mut self, region: &Region, i: usize, w: PageWord, page: &mut Page) -> bool {
+        if w.state() == PageState::Same {
+            for word in page.as_chunks_mut::<4>().0 {
+                *word = w.payload().to_le_bytes();
+            }
+            return true;
+        }
+        let loaded = self.rt.load_page(w, &mut self.codecs.decoders, &mut self.encoded, page);
+        if region.word(i) != w {
+            return false;
+        }
+        if !loaded {
+            crate::pager::corrupt(region.address(i));
+        }
+        true
+    }
+}
+
+fn in_slot(w: PageWord) -> bool {
+    matches!(w.state(), PageState::Staged | PageState::Encoding | PageState::Restoring)
+}
+
+fn reason(refusal: Refusal) -> (Refused, bool) {
+    match refusal {
+        Refusal::TooBig | Refusal::Incompressible => (Refused::Incompressible, true),
+        Refusal::PoolFull => (Refused::PoolFull, false),
+        Refusal::MediumFailed => (Refused::MediumFailed, false),
+    }
+}

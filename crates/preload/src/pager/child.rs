@@ -1,0 +1,284 @@
+//! Forked children: their missing pages are filled in, then they are on their own.
+//!
+//! A child begins with its parent's page tables, so every page that was not at home at the fork is
+//! missing in the child too, and the kernel hands us a descriptor for the child's registrations.
+//! The parent's pager - the child has no runtime threads - gives the child a copy of each such
+//! page: at once when the child faults on it, before the parent loses its own copy, and else in
+//! small steps between the parent's faults. When nothing is missing the descriptor is closed and
+//! the child is an ordinary, untiered process.
+//!
+//! Between the fork and the reading of its event the kernel refuses our ioctls
+//! (`Failure::Changing`), so the words the pager sees at that moment are those of the fork.
+
+use super::Pager;
+use crate::region::{page_index, Region};
+use crate::stats;
+use crate::sys::{memory, thread};
+use crate::sys::uffd::{Event, EventBuffer, Failure, Uffd};
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
+
+/// Pages given to a child between two looks at the parent's faults: about 100 us.
+const STEP_PAGES: usize = 16;
+
+/// Pages of one region a child still misses, by their address in the parent at the fork.
+#[derive(Clone, Debug)]
+struct Missing {
+    region: &'static Region,
+    bits: [u64; 8],
+}
+
+#[derive(Debug)]
+struct Child {
+    uffd: Uffd,
+    queue: EventBuffer,
+    /// Sorted by address.
+    missing: Vec<Missing>,
+    /// Address changes the child made since: (from, to, len), in order.
+    moves: Vec<(u64, u64, u64)>,
+    gone: bool,
+}
+
+/// The children that still miss pages.
+#[derive(Debug, Default)]
+pub(super) struct Children(Vec<Child>);
+
+impl Children {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Child {
+    /// Where a page of the parent lies in the child.
+    fn address(&self, mut at: u64) -> u64 {
+        for &(from, to, len) in &self.moves {
+            if (from..from + len).contains(&at) {
+                at = at - from + to;
+            }
+        }
+        at
+    }
+
+    /// Where a page of the child lies in the parent.
+    fn origin(&self, mut at: u64) -> u64 {
+        for &(from, to, len) in self.moves.iter().rev() {
+            if (to..to + len).contains(&at) {
+                at = at - to + from;
+            }
+        }
+        at
+    }
+
+    fn find(&mut self, page: u64) -> Option<(&mut u64, u64)> {
+        let base = page / REGION_BYTES * REGION_BYTES;
+        let n = self.missing.binary_search_by_key(&base, |m| m.region.base).ok()?;
+        let i = page_index(page);
+        let bit = 1u64 << (i % 64);
+        let word = &mut self.missing[n].bits[i / 64];
+        (*word & bit != 0).then_some((word, bit))
+    }
+
+    fn misses(&mut self, page: u64) -> bool {
+        self.find(page).is_some()
+    }
+
+    fn settle(&mut self, page: u64) {
+        if let Some((word, bit)) = self.find(page) {
+            *word &= !bit;
+        }
+    }
+
+    /// Copies `bytes` into the child's page, unless it has no use for it.
+    fn give(&mut self, page: u64, bytes: &[u8; PAGE_BYTES]) {
+        while self.misses(page) && !self.gone {
+            let dst = self.address(page);
+            match self.uffd.copy_page(dst, bytes) {
+                Ok(()) => self.settle(page),
+                Err(Failure::Present) => {
+                    self.uffd.wake(dst, PAGE_BYTES as u64);
+                    self.settle(page);
+                }
+                Err(Failure::Changing) => {
+                    self.listen();
+                    self.apply_changes();
+                }
+                Err(Failure::NoMemory) => thread::sleep_us(1000),
+                Err(Failure::Gone) => self.gone = true,
+                // Unmapped in the child, whose event is on its way.
+                Err(_) => self.settle(page),
+            }
+        }
+    }
+
+    /// Reads messages; waits a little if there is none.
+    fn listen(&mut self) {
+        if self.queue.has_room() && self.uffd.read(&mut self.queue) == 0 {
+            thread::sleep_us(20);
+        }
+    }
+
+    /// Handles what the child did to its address space, leaving faults and forks in the queue.
+    fn apply_changes(&mut self) {
+        let mut forks = [None; 8];
+        let mut kept = 0;
+        while let Some(e) = self.queue.pop_event() {
+            match e {
+                Event::Remove { start, end } | Event::Unmap { start, end } => {
+                    for at in (start..end).step_by(PAGE_BYTES) {
+                        let page = self.origin(at);
+                        self.settle(page);
+                    }
+                }
+                Event::Remap { from, to, len } => self.moves.push((from, to, len)),
+                _ if kept < forks.len() => {
+                    forks[kept] = Some(e);
+                    kept += 1;
+                }
+                _ => {}
+            }
+        }
+        for e in forks.into_iter().flatten() {
+            self.queue.push(e);
+        }
+    }
+
+    /// Any page still missing, from the end of the list.
+    fn next_missing(&mut self) -> Option<(&'static Region, usize)> {
+        while let Some(m) = self.missing.last() {
+            match m.bits.iter().position(|&b| b != 0) {
+                Some(k) => return Some((m.region, k * 64 + m.bits[k].trailing_zeros() as usize)),
+                None => self.missing.pop(),
+            };
+        }
+        None
+    }
+}
+
+impl Pager {
+    /// The application forked.
+    pub(super) fn forked(&mut self, fd: RawFd) {
+        let mut missing: Vec<Missing> = Vec::new();
+        for region in self.rt.table.all() {
+            let mut bits = [0u64; 8];
+            for i in 0..REGION_PAGES {
+                if region.word(i).state() != PageState::Home {
+                    bits[i / 64] |= 1 << (i % 64);
+                }
+            }
+            if bits != [0; 8] {
+                missing.push(Missing { region, bits });
+            }
+        }
+        missing.sort_by_key(|m| m.region.base);
+        self.adopt(fd, missing, Vec::new());
+    }
+
+    fn adopt(&mut self, fd: RawFd, missing: Vec<Missing>, moves: Vec<(u64, u64, u64)>) {
+        let uffd = Uffd::adopt(fd, self.uffd.features);
+        if missing.is_empty() {
+            return;
+        }
+        uffd.set_nonblocking(true);
+        stats::add(&self.rt.stats.children_pending, 1);
+        let queue = EventBuffer::new();
+        self.children.0.push(Child { uffd, queue, missing, moves, gone: false });
+    }
+
+    /// Serves each child's own faults, then gives it a few more pages.
+    pub(super) fn feed_children_step(&mut self) {
+        for mut child in std::mem::take(&mut self.children.0) {
+            if child.queue.has_room() {
+                child.uffd.read(&mut child.queue);
+            }
+            child.apply_changes();
+            while let Some(e) = child.queue.pop() {
+                match e {
+                    Event::Fault { address, .. } => self.child_fault(&mut child, address),
+                    Event::Fork { child: fd } => {
+                        self.adopt(fd, child.missing.clone(), child.moves.clone());
+                    }
+                    _ => {}
+                }
+            }
+            for _ in 0..STEP_PAGES {
+                match child.next_missing() {
+                    Some((region, i)) if !child.gone => self.give_child(&mut child, region, i),
+                    _ => break,
+                }
+            }
+            if child.gone || child.next_missing().is_none() {
+                // Closing the descriptor ends the registrations; nothing is missing any more.
+                self.rt.stats.children_pending.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                self.children.0.push(child);
+            }
+        }
+    }
+
+    fn child_fault(&mut self, child: &mut Child, address: u64) {
+        let at = address & !(PAGE_BYTES as u64 - 1);
+        let page = child.origin(at);
+        match self.rt.table.get(page) {
+            Some(region) if child.misses(page) => self.give_child(child, region, page_index(page)),
+            // Fresh memory in the child, or a page that came while the message waited.
+            _ => match child.uffd.zero_page(at) {
+                Err(Failure::Changing) => {
+                    // Look again after the change: the thread faults once more.
+                    child.listen();
+                    child.uffd.wake(at, PAGE_BYTES as u64);
+                }
+                Err(_) => child.uffd.wake(at, PAGE_BYTES as u64),
+                Ok(()) => {}
+            },
+        }
+    }
+
+    fn give_child(&mut self, child: &mut Child, region: &Region, i: usize) {
+        let page = region.address(i);
+        if self.fetch(region, i) {
+            child.give(page, &self.page);
+        } else {
+            child.settle(page);
+        }
+    }
+
+    /// The parent is about to lose its copy of a page: children that miss it get theirs first.
+    pub(super) fn feed_children(&mut self, region: &Region, i: usize) {
+        if self.children.is_empty() || region.word(i).state() == PageState::Home {
+            return;
+        }
+        let page = region.address(i);
+        let mut children = std::mem::take(&mut self.children.0);
+        for child in &mut children {
+            if child.misses(page) {
+                self.give_child(child, region, i);
+            }
+        }
+        self.children.0.append(&mut children);
+    }
+
+    /// Puts the bytes of a page that is not at home into `self.page`, against movers that may be
+    /// turning it from one place to the next. `false` if it is at home.
+    fn fetch(&mut self, region: &Region, i: usize) -> bool {
+        loop {
+            let w = region.word(i);
+            let read = match w.state() {
+                PageState::Home => return false,
+                PageState::Stored | PageState::Same => self.try_decode(w),
+                _ => {
+                    memory::read_page(self.rt.slot_address(region, i, w), &mut self.page);
+                    true
+                }
+            };
+            // Unchanged word, unchanged place: what was read is the page.
+            if region.word(i) == w {
+                if read {
+                    return true;
+                }
+                super::corrupt(region.address(i));
+            }
+        }
+    }
+}

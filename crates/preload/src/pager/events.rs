@@ -1,0 +1,101 @@
+//! Changes of the address space, as the kernel reports them for registered ranges.
+
+use super::Pager;
+use crate::region::{for_overlap, page_index, Region};
+use crate::sys::thread;
+use crate::sys::uffd::{Event, Failure};
+use std::sync::atomic::Ordering;
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
+
+impl Pager {
+    /// Handles one message that is not a fault.
+    pub(super) fn change(&mut self, event: Event) {
+        match event {
+            Event::Remove { start, end } => self.removed(start, end),
+            Event::Unmap { start, end } => self.unmapped(start, end),
+            Event::Remap { from, to, len } => self.remapped(from, to, len),
+            Event::Fork { child } => self.forked(child),
+            Event::Fault { .. } => {}
+        }
+    }
+
+    /// `madvise` is about to drop the content of a range. What we hold of it is void, and what is
+    /// still in the mapping must not be moved until the kernel has dropped it.
+    fn removed(&mut self, start: u64, end: u64) {
+        let table = &self.rt.table;
+        for_overlap(table, start, end, |region, pages| {
+            for i in pages {
+                self.void(region, i, true);
+            }
+        });
+    }
+
+    /// A range is gone. Another mapping may be in its place already.
+    fn unmapped(&mut self, start: u64, end: u64) {
+        let table = &self.rt.table;
+        for_overlap(table, start, end, |region, pages| {
+            for i in pages.clone() {
+                self.void(region, i, false);
+            }
+            region.set_registered(pages, false);
+        });
+    }
+
+    /// Drops whatever is held for page `i`.
+    fn void(&mut self, region: &Region, i: usize, zap_pending: bool) {
+        self.feed_children(region, i);
+        let next = if zap_pending { PageWord::default().zapped() } else { PageWord::default() };
+        // A mover may turn Staged into Encoding or Encoding into Stored meanwhile; what it
+        // finished is in the word that was replaced.
+        let held = region.update(i, |_| next);
+        self.rt.forget(held);
+        if held.state() == PageState::Sampled {
+            self.rt.samples.give_back(held.payload(), false);
+        }
+    }
+
+    /// A range moved, with its pages. Those we hold are now expected at the new address.
+    fn remapped(&mut self, from: u64, to: u64, len: u64) {
+        for offset in (0..len).step_by(PAGE_BYTES) {
+            let Some(old) = self.rt.table.get(from + offset) else { continue };
+            let i = page_index(from + offset);
+            if !old.is_registered(i) {
+                continue;
+            }
+            let Some(new) = self.rt.table.get_or_create(to + offset) else { continue };
+            let j = page_index(to + offset);
+            let w = old.word(i);
+            match w.state() {
+                // A page in a staging slot cannot change regions there: it goes home at once.
+                PageState::Staged | PageState::Encoding => {
+                    let src = self.rt.slot_address(old, i, w);
+                    self.feed_children(old, i);
+                    self.deliver(to + offset, src);
+                    let held = old.update(i, |_| PageWord::default());
+                    self.rt.forget(held);
+                    new.update(j, |_| PageWord::default());
+                }
+                _ => {
+                    let held = old.update(i, |_| PageWord::default());
+                    let before = new.update(j, |_| held);
+                    self.rt.forget(before);
+                }
+            }
+            old.set_registered(i..i + 1, false);
+            new.set_registered(j..j + 1, true);
+            new.tier.store(old.tier.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Copies a staged page to an address that just came to be.
+    fn deliver(&mut self, dst: u64, src: u64) {
+        loop {
+            match self.uffd.copy_from(dst, src) {
+                // The thread that remaps has yet to run on.
+                Err(Failure::Changing | Failure::NoMemory) => thread::sleep_us(50),
+                // Gone again already, or filled: its event or its owner has the last word.
+                _ => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The pager: the one thread that serves page faults.
+//!
+//! # Order
+//!
+//! The pager is the only reader of the application's userfaultfd and the only caller of ioctls
+//! that fill the application's pages or take pages out of it. Both together make the order of
+//! events exact. The kernel counts an address-space change (munmap, mremap, madvise, fork) from
+//! its beginning until its event has been read, and refuses our ioctls on that descriptor in
+//! between (`Failure::Changing`). So whenever a move out succeeds, every change before it has
+//! been read, and - one thread - handled: no page of a mapping that replaced the one we knew can
+//! be carried off. Staging is registered on the same descriptor for this reason alone, because a
+//! move is refused by the descriptor of its *destination*.
+//!
+//! One gap remains: `madvise(MADV_DONTNEED)` drops the pages only *after* its event was read.
+//! Pages named by such an event carry a mark (`PageWord::zap_pending`) until they are seen
+//! missing, and marked pages are never moved.
+//!
+//! Others run code on this thread through [`doorbell`].
+//!
+//! # The fault path
+//!
+//! `fault` -> `restore` fits on a screen, allocates nothing, logs nothing, and takes one lock:
+//! that of the tier's pool, which movers hold for the length of a memcpy.
+
+pub mod child;
+pub mod doorbell;
+mod events;
+mod moves;
+
+use crate::region::{page_index, Region};
+use crate::runtime::Runtime;
+use crate::stats;
+use crate::sys::uffd::{Event, EventBuffer, Failure, Uffd};
+use crate::sys::{proc, thread};
+use child::Children;
+use std::sync::atomic::Ordering;
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
+use terrace_core::tier::TierId;
+use terrace_store::DecoderSet;
+
+static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+
+/// How often the pager looks where the faulting thread runs. A look costs about 10 us.
+const FOLLOW_EVERY_NS: u64 = 20_000_000;
+
+/// The pager thread's state.
+pub struct Pager {
+    /// The runtime it serves.
+    pub rt: &'static Runtime,
+    /// The application's userfaultfd.
+    pub uffd: &'static Uffd,
+    /// Messages read and not yet handled.
+    queue: EventBuffer,
+    /// Forked children that still miss pages.
+    children: Children,
+    decoders: DecoderSet,
+    encoded: Box<[u8; PAGE_BYTES]>,
+    page: Box<[u8; PAGE_BYTES]>,
+    cpu: Option<usize>,
+    followed_at_ns: u64,
+}
+
+/// What became of one attempt to serve a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Served {
+    /// The thread goes on.
+    Done,
+    /// Look again: the page's word or the address space changed meanwhile.
+    Again,
+}
+
+impl Pager {
+    /// A pager that is ready to run. Everything it will ever allocate is allocated here.
+    pub fn new(rt: &'static Runtime, uffd: &'static Uffd, decoders: DecoderSet) -> Pager {
+        Pager {
+            rt,
+            uffd,
+            queue: EventBuffer::new(),
+            children: Children::default(),
+            decoders,
+            encoded: Box::new([0; PAGE_BYTES]),
+            page: Box::new([0; PAGE_BYTES]),
+            cpu: None,
+            followed_at_ns: 0,
+        }
+    }
+
+    /// Serves until the process ends.
+    pub fn run(mut self) -> ! {
+        thread::set_nice(-10);
+        loop {
+            while let Some(event) = self.queue.pop() {
+                self.handle(event);
+            }
+            if self.children.is_empty() {
+                self.uffd.read(&mut self.queue);
+            } else {
+                self.uffd.read_now(&mut self.queue);
+                self.feed_children_step();
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Fault { address, wp: true, .. } if self.rt.doorbell.is_at(address) => {
+                self.answer_doorbell();
+            }
+            Event::Fault { address, write, tid, .. } => {
+                let start_ns = thread::now_ns();
+                let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
+                let end_ns = thread::now_ns();
+                self.count_fault(tier, end_ns - start_ns);
+                if end_ns - self.followed_at_ns > FOLLOW_EVERY_NS {
+                    self.followed_at_ns = end_ns;
+                    self.follow(tid);
+                }
+            }
+            other => self.change(other),
+        }
+    }
+
+    /// Serves one missing page. Returns the tier it came from (DRAM for fresh memory, samples and
+    /// staged pages).
+    fn fault(&mut self, page: u64, write: bool) -> TierId {
+        let Some(region) = self.rt.table.get(page) else {
+            while self.fill_zero(page, write, None) == Served::Again {}
+            return TierId::DRAM;
+        };
+        let i = page_index(page);
+        loop {
+            let w = region.word(i);
+            let served = match w.state() {
+                PageState::Stored | PageState::Same | PageState::Encoding => {
+                    self.restore(region, i, w)
+                }
+                PageState::Staged | PageState::Sampled => self.unstage(region, i, w),
+                PageState::Home => self.fill_zero(page, write, Some((region, i, w))),
+                // Only this thread writes Restoring, and never leaves it behind.
+                PageState::Restoring => proc::die("terrace: page left half restored"),
+            };
+            if served == Served::Done {
+                return if w.state() == PageState::Home { TierId::DRAM } else { w.tier() };
+            }
+        }
+    }
+
+    /// Brings back a page from a pool, a pattern, or from under a mover that is encoding it.
+    fn restore(&mut self, region: &Region, i: usize, w: PageWord) -> Served {
+        self.feed_children(region, i);
+        let Some(restoring) = w.begin_restore() else { return Served::Again };
+        if !region.replace(i, w, restoring) {
+            return Served::Again;
+        }
+        let dst = region.address(i);
+        let copied = if w.state() == PageState::Encoding {
+            // The mover reads the staged page and leaves it alone; we may read it too.
+            let src = region.slot.load(Ordering::Acquire) + (i * PAGE_BYTES) as u64;
+            self.uffd.copy_from(dst, src)
+        } else {
+            if !self.try_decode(w) {
+                corrupt(dst);
+            }
+            self.uffd.copy_page(dst, &self.page)
+        };
+        match copied {
+            Ok(()) => {}
+            Err(Failure::Present) => self.uffd.wake(dst, PAGE_BYTES as u64),
+            Err(e) => {
+                region.replace(i, restoring, w);
+                return self.not_filled(dst, e);
+            }
+        }
+        let home = restoring.home(Some(self.rt.window_stamp()));
+        region.replace(i, restoring, home);
+        self.rt.forget(w);
+        region.faults.fetch_add(1, Ordering::Relaxed);
+        Served::Done
+    }
+
+    /// Puts the bytes a `Stored` or `Same` word names into `self.page`. `false` if what is stored
+    /// there is not a page of that word: the word is stale, or memory is corrupt.
+    fn try_decode(&mut self, w: PageWord) -> bool {
+        if w.state() == PageState::Same {
+            for word in self.page.as_chunks_mut::<4>().0 {
+                *word = w.payload().to_le_bytes();
+            }
+            return true;
+        }
+        self.rt.load_page(w, &mut self.decoders, &mut self.encoded, &mut self.page)
+    }
+
+    /// Moves a page back from its staging or sample slot, without a copy.
+    fn unstage(&mut self, region: &Region, i: usize, w: PageWord) -> Served {
+        let dst = region.address(i);
+        let src = self.rt.slot_address(region, i, w);
+        self.feed_children(region, i);
+        let mut moved_whole = true;
+        let moved = match self.uffd.move_page(dst, src, true) {
+            // The mapping's protection changed since; a copy does not mind.
+            Err(Failure::NotMapped | Failure::Busy) => {
+                moved_whole = false;
+                self.uffd.copy_from(dst, src)
+            }
+            other => other,
+        };
+        match moved {
+            Ok(()) => {}
+            // It was a hole when it was taken: nothing to bring, the page is fresh.
+            Err(Failure::Missing) => {
+                region.replace(i, w, w.home(None));
+                return Served::Again;
+            }
+            Err(Failure::Present) => self.uffd.wake(dst, PAGE_BYTES as u64),
+            Err(e) => return self.not_filled(dst, e),
+        }
+        // A mover may have turned Staged into Encoding, even into Stored, meanwhile. If it did so
+        // after the page left, it read a hole; either way the page is home and what it stored is
+        // not needed.
+        if w.state() == PageState::Sampled {
+            self.rt.samples.give_back(w.payload(), moved_whole);
+            region.hits.fetch_add(1, Ordering::Relaxed);
+            stats::add(&self.rt.stats.sample_faults, 1);
+        } else {
+            stats::add(&self.rt.stats.staged_faults, 1);
+        }
+        let held = region.update(i, |now| now.home(Some(self.rt.window_stamp())));
+        self.rt.forget(held);
+        Served::Done
+    }
+
+    /// A page nobody holds: fresh memory.
+    fn fill_zero(
+        &mut self,
+        page: u64,
+        write: bool,
+        at: Option<(&Region, usize, PageWord)>,
+    ) -> Served {
+        // For a write, a copied page saves the second fault that the zero page would bring.
+        let filled =
+            if write { self.uffd.copy_page(page, &ZEROS) } else { self.uffd.zero_page(page) };
+        match filled {
+            Ok(()) => {}
+            Err(Failure::Present) => self.uffd.wake(page, PAGE_BYTES as u64),
+            Err(e) => return self.not_filled(page, e),
+        }
+        if let Some((region, i, w)) = at {
+            region.zero_faults.fetch_add(1, Ordering::Relaxed);
+            if w.zap_pending() {
+                region.replace(i, w, w.zap_done());
+            }
+        }
+        stats::add(&self.rt.stats.zero_faults, 1);
+        Served::Done
+    }
+
+    /// What to do when a page could not be filled.
+    fn not_filled(&mut self, page: u64, why: Failure) -> Served {
+        match why {
+            Failure::Changing => self.drain(),
+            // The mapping went away under the fault: its thread must look again, and will find
+            // either our next answer or the signal that is due. The event is on its way.
+            Failure::NotMapped | Failure::Missing | Failure::Gone => {
+                self.uffd.wake(page, PAGE_BYTES as u64);
+                return Served::Done;
+            }
+            // Memory limit: the kernel reclaims or kills; until then the thread waits, as it
+            // would in the kernel. Only bytes must not be lost.
+            Failure::NoMemory => thread::sleep_us(1000),
+            _ => thread::sleep_us(50),
+        }
+        Served::Again
+    }
+
+    /// Reads and handles changes until an ioctl can succeed again. Faults read on the way wait in
+    /// the queue.
+    pub(crate) fn drain(&mut self) {
+        if self.queue.has_room() {
+            self.uffd.read_now(&mut self.queue);
+        }
+        let mut any = false;
+        while let Some(event) = self.queue.pop_event() {
+            self.change(event);
+            any = true;
+        }
+        if !any {
+            // Read already; its thread has yet to run on. It may need this very CPU.
+            thread::sleep_us(20);
+        }
+    }
+
+    fn count_fault(&mut self, tier: TierId, service_ns: u64) {
+        let overhead = stats::get(&self.rt.stats.fault_overhead_ns);
+        stats::add(&self.rt.stats.stalled_ns, service_ns + overhead);
+        if tier != TierId::DRAM {
+            self.rt.stats.tiers[tier.index()].fault_ns.record(service_ns + overhead);
+        }
+    }
+
+    /// Runs on the CPU of the thread that faults: waking a thread on the same CPU costs a third of
+    /// waking it on another.
+    fn follow(&mut self, tid: u32) {
+        let cpu = proc::last_cpu(tid);
+        if cpu.is_some() && cpu != self.cpu {
+            self.cpu = cpu;
+            thread::pin_to(cpu.unwrap_or(0));
+        }
+    }
+}
+
+/// The one case in which going on would mean wrong bytes.
+pub(crate) fn corrupt(address: u64) -> ! {
+    let mut line = [0u8; 160];
+    let mut out = std::io::Cursor::new(&mut line[..]);
+    let _ = std::io::Write::write_fmt(
+        &mut out,
+        format_args!(
+            "terrace: the stored copy of page {address:#x} does not match its checksum; \
+             ending the program rather than handing it wrong bytes"
+        ),
+    );
+    let len = out.position() as usize;
+    proc::die(std::str::from_utf8(&line[..len]).unwrap_or("terrace: corrupt page"))
+}

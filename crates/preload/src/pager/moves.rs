@@ -1,0 +1,256 @@
+//! What movers and the tracker ask of the pager: bounded pieces of work on the application's
+//! pages, run between two faults. See the head of `pager/mod.rs` for why only this thread may.
+
+use super::Pager;
+use crate::mover::{Refused, RETRY_WINDOWS};
+use crate::region::Region;
+use crate::sys::uffd::Failure;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
+use terrace_core::tier::TierId;
+use terrace_store::Page;
+
+/// Pinned or shared pages met in one call before it gives up: after a fork every page is one.
+const BUSY_MAX: usize = 8;
+/// Waits for the address space to settle in one call before it gives up.
+const CHANGING_MAX: usize = 16;
+
+impl Pager {
+    /// Registers pages of a region for missing faults. `false` if the kernel will not: the
+    /// mapping is gone or of another kind, or there are too many mappings.
+    pub fn register(&mut self, region: &Region, pages: Range<usize>) -> bool {
+        let len = (pages.len() * PAGE_BYTES) as u64;
+        match self.uffd.register_missing(region.address(pages.start), len) {
+            Ok(()) => {
+                region.set_registered(pages, true);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Ends the registration of a region that has every page at home. `false` if it has not.
+    pub fn unregister(&mut self, region: &Region) -> bool {
+        if (0..REGION_PAGES).any(|i| region.word(i).state() != PageState::Home) {
+            return false;
+        }
+        for pages in runs((0..REGION_PAGES).filter(|&i| region.is_registered(i))) {
+            let len = (pages.len() * PAGE_BYTES) as u64;
+            // Gone already if this fails; the bits must go either way.
+            let _ = self.uffd.unregister(region.address(pages.start), len);
+            region.set_registered(pages, false);
+        }
+        true
+    }
+
+    /// Moves the movable pages among `pages` to the staging slot. Returns how many were there.
+    pub fn move_out(
+        &mut self,
+        region: &Region,
+        pages: Range<usize>,
+        slot: u64,
+        tier: TierId,
+        cooling: u8,
+    ) -> usize {
+        let stamp = self.rt.window_stamp();
+        let mut busy = 0;
+        let mut changing = 0;
+        let mut staged = 0;
+        let mut i = pages.start;
+        while i < pages.end {
+            let movable = |i: usize| {
+                region.is_registered(i) && region.word(i).movable(stamp, cooling, RETRY_WINDOWS)
+            };
+            if !movable(i) {
+                i += 1;
+                continue;
+            }
+            let end = (i..pages.end).find(|&k| !movable(k)).unwrap_or(pages.end);
+            for k in i..end {
+                region.update(k, |w| w.stage(tier).unwrap_or(w));
+            }
+            let to = slot + (i * PAGE_BYTES) as u64;
+            let len = ((end - i) * PAGE_BYTES) as u64;
+            let (moved, why) = self.uffd.move_range(to, region.address(i), len, false);
+            let stop = i + moved as usize / PAGE_BYTES;
+            staged += stop - i;
+            // What did not go is still at home.
+            for k in stop..end {
+                region.update(k, |w| if w.state() == PageState::Staged { w.home(None) } else { w });
+            }
+            i = stop;
+            match why {
+                None => {}
+                Some(Failure::Changing) => {
+                    changing += 1;
+                    if changing > CHANGING_MAX {
+                        break;
+                    }
+                    self.drain();
+                }
+                Some(Failure::Busy) => {
+                    self.refuse(tier, Refused::PinnedOrShared);
+                    busy += 1;
+                    i += 1;
+                    if busy >= BUSY_MAX {
+                        break;
+                    }
+                }
+                Some(_) => {
+                    self.refuse(tier, Refused::MappingChanged);
+                    break;
+                }
+            }
+        }
+        staged
+    }
+
+    fn refuse(&self, tier: TierId, why: Refused) {
+        let refused = &self.rt.stats.tiers[tier.index()].refused;
+        refused[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Moves what is left in the region's staging slot back to the application.
+    pub fn return_staged(&mut self, region: &Region) {
+        for i in 0..REGION_PAGES {
+            self.bring_home(region, i, PageState::Staged);
+        }
+    }
+
+    /// Takes up to `want` pages of a region into sample slots, spread by `seed`. Returns how many.
+    /// With `cooled`, only pages that came back lately: those that stay when the rest goes down.
+    pub fn take_samples(&mut self, region: &Region, want: usize, seed: u64, cooled: bool) -> usize {
+        let stamp = self.rt.window_stamp();
+        let cooling = self.rt.stores.config.cooling_windows;
+        let mut taken = 0;
+        let mut at = seed;
+        // A few more tries than samples: some pages are holes or not at home.
+        let tries = if cooled { want * 16 } else { want * 3 };
+        for _ in 0..tries {
+            if taken == want {
+                break;
+            }
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let i = (at >> 33) as usize % REGION_PAGES;
+            let w = region.word(i);
+            if w.state() != PageState::Home || w.zap_pending() || !region.is_registered(i) {
+                continue;
+            }
+            if cooled && w.movable(stamp, cooling, RETRY_WINDOWS) {
+                continue;
+            }
+            let Some(slot) = self.rt.samples.take() else { break };
+            let Some(sampled) = w.sample(slot) else { continue };
+            region.replace(i, w, sampled);
+            let to = self.rt.samples.address(slot);
+            match self.uffd.move_page(to, region.address(i), false) {
+                Ok(()) => taken += 1,
+                Err(why) => {
+                    region.replace(i, sampled, w);
+                    self.rt.samples.give_back(slot, why != Failure::Present);
+                    if why == Failure::Changing {
+                        self.drain();
+                    }
+                }
+            }
+        }
+        taken
+    }
+
+    /// Moves the samples nobody came back for home again.
+    pub fn return_samples(&mut self, region: &Region) {
+        for i in 0..REGION_PAGES {
+            self.bring_home(region, i, PageState::Sampled);
+        }
+    }
+
+    /// Brings page `i` home if it is in state `from` (`Staged` or `Sampled`), unasked.
+    fn bring_home(&mut self, region: &Region, i: usize, from: PageState) {
+        loop {
+            let w = region.word(i);
+            if w.state() != from {
+                return;
+            }
+            self.feed_children(region, i);
+            let (dst, src) = (region.address(i), self.rt.slot_address(region, i, w));
+            let mut whole = true;
+            let moved = match self.uffd.move_page(dst, src, true) {
+                Err(Failure::NotMapped | Failure::Busy) => {
+                    whole = false;
+                    self.uffd.copy_from(dst, src)
+                }
+                other => other,
+            };
+            match moved {
+                Err(Failure::Changing) => {
+                    self.drain();
+                    continue;
+                }
+                Err(Failure::NoMemory) => {
+                    crate::sys::thread::sleep_us(1000);
+                    continue;
+                }
+                // Present: whoever filled it came later than we took it. Missing: it was a hole.
+                // NotMapped: there is nothing to bring it home to; its event is on the way.
+                _ => {}
+            }
+            let empty = whole && matches!(moved, Ok(()) | Err(Failure::Missing));
+            let held = region.update(i, |now| if now == w { now.home(None) } else { now });
+            if held == w && from == PageState::Sampled {
+                self.rt.samples.give_back(w.payload(), empty);
+            }
+            return;
+        }
+    }
+
+    /// Fills pages that a mover decoded, where the word still says what it read. Returns how many.
+    pub fn install(&mut self, region: &Region, pages: &[(usize, PageWord, Box<Page>)]) -> u64 {
+        let mut installed = 0;
+        for (i, w, page) in pages {
+            loop {
+                if region.word(*i) != *w {
+                    break;
+                }
+                self.feed_children(region, *i);
+                match self.uffd.copy_page(region.address(*i), page) {
+                    Err(Failure::Changing) => {
+                        self.drain();
+                        continue;
+                    }
+                    Ok(()) | Err(Failure::Present) => {
+                        if region.replace(*i, *w, w.begin_restore().unwrap_or(*w).home(None)) {
+                            self.rt.forget(*w);
+                            installed += 1;
+                        }
+                    }
+                    // No memory, or no mapping: it stays stored.
+                    Err(_) => {}
+                }
+                break;
+            }
+        }
+        installed
+    }
+}
+
+/// Consecutive numbers as ranges.
+fn runs(numbers: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut out: Vec<Range<usize>> = Vec::new();
+    for n in numbers {
+        match out.last_mut() {
+            Some(r) if r.end == n => r.end += 1,
+            _ => out.push(n..n + 1),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn runs_join_neighbours() {
+        assert_eq!(super::runs([1, 2, 3, 7, 9, 10].into_iter()), [1..4, 7..8, 9..11]);
+        assert_eq!(super::runs(std::iter::empty()), []);
+    }
+}

@@ -1,0 +1,298 @@
+//! The page table of the runtime: one [`Region`] for each 2 MiB of the application it follows.
+//!
+//! Found by address through a two-level radix tree that only grows, so that the pager's look-up
+//! takes no lock and allocates nothing. A region's record lives as long as the process: when the
+//! application unmaps the range and maps something else there, the same record is used again.
+
+use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::Mutex;
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
+use terrace_core::tier::MAX_TIERS;
+
+/// Everything the runtime knows of 2 MiB of the application.
+#[derive(Debug)]
+pub struct Region {
+    /// First address, a multiple of 2 MiB.
+    pub base: u64,
+    words: [AtomicU64; REGION_PAGES],
+    /// Pages registered with userfaultfd. Written by the pager only.
+    registered: [AtomicU64; 8],
+    /// Staging slot that holds pages of this region, 0 if none. Set and cleared by the mover.
+    pub slot: AtomicU64,
+    /// Where the last plan entry wants the region (a `TierId`).
+    pub tier: AtomicU8,
+    /// Windows since the region was first seen, saturating.
+    pub age_windows: AtomicU8,
+    /// Windows for which the region is left alone after it proved to be churned.
+    pub rest_windows: AtomicU8,
+    /// Pages in the application's mapping, counted when the window opened, and at its last count.
+    pub resident_at_open: AtomicU16,
+    /// See `resident_at_open`.
+    pub resident: AtomicU16,
+    /// Pages in tiers (`Stored` and `Same`) by tier.
+    pub stored: [AtomicU16; MAX_TIERS],
+    /// Faults from tiers in this window.
+    pub faults: AtomicU32,
+    /// Faults on fresh memory in this window.
+    pub zero_faults: AtomicU32,
+    /// Pages the tracker took in this window, and those that were come back for.
+    pub samples: AtomicU8,
+    /// See `samples`.
+    pub hits: AtomicU8,
+}
+
+impl Region {
+    fn new(base: u64) -> Region {
+        const ZERO64: AtomicU64 = AtomicU64::new(0);
+        const ZERO16: AtomicU16 = AtomicU16::new(0);
+        Region {
+            base,
+            words: [ZERO64; REGION_PAGES],
+            registered: [ZERO64; 8],
+            slot: AtomicU64::new(0),
+            tier: AtomicU8::new(0),
+            age_windows: AtomicU8::new(0),
+            rest_windows: AtomicU8::new(0),
+            resident_at_open: AtomicU16::new(0),
+            resident: AtomicU16::new(0),
+            stored: [ZERO16; MAX_TIERS],
+            faults: AtomicU32::new(0),
+            zero_faults: AtomicU32::new(0),
+            samples: AtomicU8::new(0),
+            hits: AtomicU8::new(0),
+        }
+    }
+
+    /// The word of page `i`.
+    #[inline]
+    pub fn word(&self, i: usize) -> PageWord {
+        // Acquire pairs with the release in `replace`: whoever sees a word sees the bytes it
+        // names.
+        PageWord(self.words[i].load(Ordering::Acquire))
+    }
+
+    /// Replaces the word of page `i` if it still is `old`. The only place that races. Keeps the
+    /// per-tier counts of stored pages.
+    pub fn replace(&self, i: usize, old: PageWord, new: PageWord) -> bool {
+        let done = self.words[i]
+            .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if done {
+            self.count(old, -1);
+            self.count(new, 1);
+        }
+        done
+    }
+
+    /// Sets the word of page `i` to what `next` makes of it, retrying when somebody else was
+    /// first. Returns the word replaced.
+    pub fn update(&self, i: usize, next: impl Fn(PageWord) -> PageWord) -> PageWord {
+        loop {
+            let old = self.word(i);
+            if self.replace(i, old, next(old)) {
+                return old;
+            }
+        }
+    }
+
+    fn count(&self, w: PageWord, by: i32) {
+        let held = matches!(w.state(), PageState::Stored | PageState::Same);
+        if held {
+            self.stored[w.tier().index()].fetch_add(by as u16, Ordering::Relaxed);
+        }
+    }
+
+    /// Pages held in tiers.
+    pub fn stored_total(&self) -> u16 {
+        self.stored.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether page `i` is registered with userfaultfd.
+    #[inline]
+    pub fn is_registered(&self, i: usize) -> bool {
+        self.registered[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1
+    }
+
+    /// The registered pages as a bitmap.
+    pub fn registered_bits(&self) -> [u64; 8] {
+        std::array::from_fn(|k| self.registered[k].load(Ordering::Relaxed))
+    }
+
+    /// Notes that the pages of `range` are registered now, or no longer. Pager only.
+    pub fn set_registered(&self, range: std::ops::Range<usize>, on: bool) {
+        for i in range {
+            let bit = 1 << (i % 64);
+            if on {
+                self.registered[i / 64].fetch_or(bit, Ordering::Relaxed);
+            } else {
+                self.registered[i / 64].fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Address of page `i`.
+    #[inline]
+    pub fn address(&self, i: usize) -> u64 {
+        self.base + (i * PAGE_BYTES) as u64
+    }
+}
+
+const LEAF_BITS: u32 = 13;
+const LEAF_LEN: usize = 1 << LEAF_BITS;
+/// User addresses have 47 bits; a region takes 21 of them.
+const TOP_LEN: usize = 1 << (47 - 21 - LEAF_BITS);
+
+struct Leaf([AtomicPtr<Region>; LEAF_LEN]);
+
+/// All regions, by address.
+pub struct RegionTable {
+    top: Box<[AtomicPtr<Leaf>]>,
+    /// In the order of their creation, for those who walk all of them.
+    all: Mutex<Vec<&'static Region>>,
+}
+
+impl std::fmt::Debug for RegionTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegionTable").finish_non_exhaustive()
+    }
+}
+
+impl Default for RegionTable {
+    fn default() -> RegionTable {
+        let top = (0..TOP_LEN).map(|_| AtomicPtr::default()).collect();
+        RegionTable { top, all: Mutex::new(Vec::new()) }
+    }
+}
+
+fn indices(address: u64) -> Option<(usize, usize)> {
+    let region = (address / REGION_BYTES) as usize;
+    let (top, leaf) = (region >> LEAF_BITS, region % LEAF_LEN);
+    (top < TOP_LEN).then_some((top, leaf))
+}
+
+/// Page number within its region.
+#[inline]
+pub fn page_index(address: u64) -> usize {
+    (address % REGION_BYTES) as usize / PAGE_BYTES
+}
+
+impl RegionTable {
+    /// The region of an address, if it is followed. Lock-free.
+    #[inline]
+    pub fn get(&self, address: u64) -> Option<&'static Region> {
+        let (top, leaf) = indices(address)?;
+        // SAFETY: pointers in the tree come from `Box::leak`/`Box::into_raw` in `get_or_create`
+        // and are never freed; acquire pairs with the release there.
+        unsafe {
+            let leaf_ref = self.top[top].load(Ordering::Acquire).as_ref()?;
+            leaf_ref.0[leaf].load(Ordering::Acquire).as_ref()
+        }
+    }
+
+    /// The region of an address, made if it is new. `None` for kernel addresses.
+    pub fn get_or_create(&self, address: u64) -> Option<&'static Region> {
+        if let Some(r) = self.get(address) {
+            return Some(r);
+        }
+        let (top, leaf) = indices(address)?;
+        // The lock makes creation single; readers do not need it.
+        let mut all = self.all.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(r) = self.get(address) {
+            return Some(r);
+        }
+        let mut leaf_ptr = self.top[top].load(Ordering::Acquire);
+        if leaf_ptr.is_null() {
+            leaf_ptr = Box::into_raw(Box::new(Leaf([const { AtomicPtr::new(std::ptr::null_mut()) }; LEAF_LEN])));
+            self.top[top].store(leaf_ptr, Ordering::Release);
+        }
+        let region: &'static Region =
+            Box::leak(Box::new(Region::new(address / REGION_BYTES * REGION_BYTES)));
+        // SAFETY: the leaf is alive for good (see `get`).
+        unsafe {
+            let place = &(*leaf_ptr).0[leaf];
+            place.store(std::ptr::from_ref(region).cast_mut(), Ordering::Release);
+        }
+        all.push(region);
+        Some(region)
+    }
+
+    /// All regions there are now.
+    pub fn all(&self) -> Vec<&'static Region> {
+        self.all.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+/// Calls `visit` with every followed region that overlaps `[start, end)` and the range of its
+/// pages that does.
+pub fn for_overlap(
+    table: &RegionTable,
+    start: u64,
+    end: u64,
+    mut visit: impl FnMut(&'static Region, std::ops::Range<usize>),
+) {
+    let mut at = start;
+    while at < end {
+        let region_end = (at / REGION_BYTES + 1) * REGION_BYTES;
+        let stop = region_end.min(end);
+        if let Some(r) = table.get(at) {
+            let first = page_index(at);
+            let last = ((stop - r.base) as usize).div_ceil(PAGE_BYTES);
+            visit(r, first..last);
+        }
+        at = region_end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::tier::TierId;
+
+    #[test]
+    fn regions_are_found_by_any_address_inside() {
+        let t = RegionTable::default();
+        assert!(t.get(0x7f00_0000_0000).is_none());
+        let r = t.get_or_create(0x7f00_0012_3456).unwrap();
+        assert_eq!(r.base, 0x7f00_0000_0000);
+        assert!(std::ptr::eq(t.get(0x7f00_001f_ffff).unwrap(), r));
+        assert!(t.get(0x7f00_0020_0000).is_none());
+        assert!(t.get_or_create(0xffff_8000_0000_0000).is_none(), "kernel addresses are not ours");
+        assert_eq!(t.all().len(), 1);
+    }
+
+    #[test]
+    fn an_overlap_names_exactly_the_pages() {
+        let t = RegionTable::default();
+        t.get_or_create(0x20_0000).unwrap();
+        t.get_or_create(0x60_0000).unwrap();
+        let mut seen = vec![];
+        for_overlap(&t, 0x3f_e000, 0x60_1000, |r, pages| seen.push((r.base, pages)));
+        assert_eq!(seen, [(0x20_0000, 510..512), (0x60_0000, 0..1)]);
+    }
+
+    #[test]
+    fn counts_follow_the_words() {
+        let t = RegionTable::default();
+        let r = t.get_or_create(0x20_0000).unwrap();
+        let staged = PageWord::default().stage(TierId(2)).unwrap();
+        assert!(r.replace(5, PageWord::default(), staged));
+        let encoding = staged.begin_encode().unwrap();
+        assert!(r.replace(5, staged, encoding));
+        let stored = encoding.finish_store(TierId(2), 77).unwrap();
+        assert!(!r.replace(5, staged, stored), "a stale expectation must lose");
+        assert!(r.replace(5, encoding, stored));
+        assert_eq!((r.stored_total(), r.stored[2].load(Ordering::Relaxed)), (1, 1));
+        r.update(5, |w| w.zapped());
+        assert_eq!(r.stored_total(), 0);
+    }
+
+    #[test]
+    fn registration_is_kept_page_by_page() {
+        let t = RegionTable::default();
+        let r = t.get_or_create(0x20_0000).unwrap();
+        r.set_registered(60..70, true);
+        r.set_registered(64..65, false);
+        assert!(r.is_registered(63) && !r.is_registered(64) && r.is_registered(65));
+        assert_eq!(r.registered_bits().iter().map(|b| b.count_ones()).sum::<u32>(), 9);
+    }
+}

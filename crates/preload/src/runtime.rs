@@ -1,0 +1,84 @@
+//! What the threads of the runtime share.
+
+use crate::pager::doorbell::Doorbell;
+use crate::region::{Region, RegionTable};
+use crate::samples::SampleSlots;
+use crate::stats::Stats;
+use crate::stores::Stores;
+use crate::sys::uffd::Uffd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
+use terrace_store::pool::Handle;
+use terrace_store::{DecoderSet, Page};
+
+/// One application's runtime. Made once, never dropped.
+#[derive(Debug)]
+pub struct Runtime {
+    /// The descriptor all of the application's regions are registered with.
+    pub uffd: &'static Uffd,
+    /// The regions.
+    pub table: RegionTable,
+    /// The tiers.
+    pub stores: Stores,
+    /// Counters.
+    pub stats: Stats,
+    /// How to reach the pager.
+    pub doorbell: Doorbell,
+    /// Where sampled pages wait.
+    pub samples: SampleSlots,
+    /// Number of the open window.
+    pub window: AtomicU32,
+    /// Set while nothing may be moved out (before an unprotected fork, after Release).
+    pub paused: AtomicBool,
+}
+
+impl Runtime {
+    /// The open window as a page word stamps it.
+    pub fn window_stamp(&self) -> u8 {
+        self.window.load(Ordering::Relaxed) as u8
+    }
+
+    /// Whether forks are announced to us (needs CAP_SYS_PTRACE). If not, everything is brought
+    /// home before a fork.
+    pub fn sees_forks(&self) -> bool {
+        self.uffd.features & crate::sys::uffd::feature::EVENT_FORK != 0
+    }
+
+    /// Loads, decodes and checks the page a `Stored` word names. `false` if that fails.
+    pub fn load_page(
+        &self,
+        w: PageWord,
+        decoders: &mut DecoderSet,
+        encoded: &mut Page,
+        page: &mut Page,
+    ) -> bool {
+        self.stores.get(w.tier()).is_some_and(|(tier, _)| {
+            tier.load_page(decoders, Handle(w.payload()), encoded, page).is_ok()
+        })
+    }
+
+    /// Gives up what a replaced word held in a tier. The word must have been replaced already, so
+    /// that nobody else gives it up too.
+    pub fn forget(&self, w: PageWord) {
+        match w.state() {
+            PageState::Stored => {
+                if let Some((tier, _)) = self.stores.get(w.tier()) {
+                    tier.free(Handle(w.payload()));
+                }
+            }
+            PageState::Same => {
+                self.stats.tiers[w.tier().index()].same_pages.fetch_sub(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    /// Where a page is that was moved out of the application and not stored yet.
+    pub fn slot_address(&self, region: &Region, i: usize, w: PageWord) -> u64 {
+        if w.state() == PageState::Sampled {
+            self.samples.address(w.payload())
+        } else {
+            region.slot.load(Ordering::Acquire) + (i * PAGE_BYTES) as u64
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The tiers of this process, composed in one place: codec + pool + medium by configuration.
+
+use crate::sys::memory::Arena;
+use terrace_core::tier::{Codec, Medium, TierId, TierSpec};
+use terrace_core::wire::{Configure, TierConfig};
+use terrace_store::codec::ContextError;
+use terrace_store::{CodecSet, DecoderSet, Tier};
+
+/// The tiers, by `TierId` from 1 on.
+pub struct Stores {
+    /// What was asked for.
+    pub config: Configure,
+    tiers: Vec<Tier>,
+}
+
+impl std::fmt::Debug for Stores {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stores").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Stores {
+    /// Builds the tiers, each with an arena of at most `arena_bytes` of address space.
+    pub fn build(config: Configure, arena_bytes: u64) -> Option<Stores> {
+        let tiers = config
+            .tiers
+            .iter()
+            .map(|t| {
+                let arena = Box::new(Arena::new(arena_bytes)?);
+                Some(Tier::new(&spec(t), arena, config.cutoff_bytes as usize))
+            })
+            .collect::<Option<Vec<_>>>()?;
+        Some(Stores { config, tiers })
+    }
+
+    /// The tier and its configuration; `None` for DRAM and for tiers that do not exist.
+    pub fn get(&self, tier: TierId) -> Option<(&Tier, &TierConfig)> {
+        let n = tier.index().checked_sub(1)?;
+        Some((self.tiers.get(n)?, self.config.tiers.get(n)?))
+    }
+
+    /// All tiers with their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (TierId, &Tier)> {
+        self.tiers.iter().enumerate().map(|(n, t)| (TierId(n as u8 + 1), t))
+    }
+
+    /// Decoders for every codec in use.
+    pub fn decoders(&self) -> Result<DecoderSet, ContextError> {
+        DecoderSet::new(self.codecs().into_iter().map(|(c, _)| c))
+    }
+
+    /// Encoders (in tier order) and decoders.
+    pub fn codec_set(&self) -> Result<CodecSet, ContextError> {
+        CodecSet::new(&self.codecs())
+    }
+
+    fn codecs(&self) -> Vec<(Codec, i32)> {
+        self.config.tiers.iter().map(|t| (t.codec, t.level)).collect()
+    }
+}
+
+/// The description that the store wants; names and prices are the planner's business.
+fn spec(t: &TierConfig) -> TierSpec {
+    TierSpec {
+        name: String::new(),
+        codec: t.codec,
+        level: t.level,
+        pool: t.pool,
+        medium: Medium {
+            name: String::new(),
+            kind: t.medium,
+            usd_per_gib_month: 0.0,
+            latency_ns: t.latency_ns,
+            bandwidth_mib_s: t.bandwidth_mib_s,
+        },
+    }
+}

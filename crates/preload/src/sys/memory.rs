@@ -1,0 +1,248 @@
+//! The runtime's own memory: one reservation, made at start, that is never tiered.
+//!
+//! Everything the runtime allocates comes from here - Rust's heap in this library, thread stacks,
+//! staging and sample slots, the pools - so that "is this ours?" is one range comparison, and the
+//! application's `malloc` is never called. The reservation is `MAP_NORESERVE`: only touched pages
+//! cost memory. It is kept out of forked children (they have no runtime threads) and of core dumps.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
+use terrace_core::tier::MAX_TIERS;
+use terrace_store::{Medium, MediumError};
+
+/// Heap for tables and buffers. Region tables take 4 KiB for each 2 MiB managed, so this is
+/// enough for several TiB of application.
+const HEAP_BYTES: u64 = 16 << 30;
+/// Room for thread stacks, staging and sample slots.
+const SLOTS_BYTES: u64 = 4 << 30;
+
+static BASE: AtomicU64 = AtomicU64::new(0);
+static NEXT: AtomicU64 = AtomicU64::new(0);
+static HEAP_USED: AtomicU64 = AtomicU64::new(0);
+
+/// Every mapping of the runtime: heap, slots and one arena for each tier.
+const RANGES_MAX: usize = 2 + MAX_TIERS;
+static RANGES: [(AtomicU64, AtomicU64); RANGES_MAX] =
+    [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RANGES_MAX];
+static RANGES_USED: AtomicUsize = AtomicUsize::new(0);
+
+fn map(len: u64) -> Option<u64> {
+    let place = RANGES.get(RANGES_USED.fetch_add(1, Ordering::Relaxed))?;
+    // SAFETY: a fresh private anonymous mapping; nothing else is affected.
+    let p = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if p == libc::MAP_FAILED {
+        return None;
+    }
+    for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
+        // SAFETY: advice on the mapping just made. Failing advice is harmless here: DONTFORK
+        // is only an economy, because a child never follows pointers into this range.
+        unsafe { libc::madvise(p, len as usize, advice) };
+    }
+    place.1.store(p as u64 + len, Ordering::Relaxed);
+    place.0.store(p as u64, Ordering::Release);
+    Some(p as u64)
+}
+
+/// Maps the range that [`carve`] takes from. Called once, before anything else of the runtime;
+/// `false` if the system refuses (strict overcommit, RLIMIT_AS).
+pub fn reserve() -> bool {
+    let Some(base) = map(SLOTS_BYTES + REGION_BYTES) else { return false };
+    NEXT.store(base.next_multiple_of(REGION_BYTES), Ordering::Relaxed);
+    BASE.store(base, Ordering::Release);
+    true
+}
+
+/// Whether any byte of `[start, end)` is the runtime's.
+pub fn is_own(start: u64, end: u64) -> bool {
+    RANGES.iter().any(|(a, b)| {
+        let (a, b) = (a.load(Ordering::Acquire), b.load(Ordering::Relaxed));
+        start < b && a < end
+    })
+}
+
+/// Whether all of `[start, end)` lies in the range that [`carve`] takes from.
+fn is_carved(start: u64, end: u64) -> bool {
+    let base = BASE.load(Ordering::Acquire);
+    base != 0 && start >= base && end <= base + SLOTS_BYTES + REGION_BYTES && start <= end
+}
+
+/// Bytes the runtime's heap has in use or keeps for reuse.
+pub fn heap_bytes() -> u64 {
+    HEAP_USED.load(Ordering::Relaxed)
+}
+
+/// Carves `len` bytes, aligned to a region, off the reservation. Never given back: slots, stacks
+/// and arenas live as long as the process.
+pub fn carve(len: u64) -> Option<u64> {
+    let len = len.next_multiple_of(REGION_BYTES);
+    let end = BASE.load(Ordering::Acquire) + SLOTS_BYTES;
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
+        (at.checked_add(len)? <= end).then_some(at + len)
+    })
+    .ok()
+}
+
+/// Gives the pages of a carved range back to the system; they read as zeros afterwards.
+pub fn release(start: u64, len: u64) {
+    assert!(is_carved(start, start + len), "release outside of the runtime's own memory");
+    // SAFETY: the range is ours (checked) and the caller owns it, so no live reference reads it.
+    unsafe { libc::madvise(start as *mut libc::c_void, len as usize, libc::MADV_DONTNEED) };
+}
+
+/// Copies one page out of a carved range (a staging or sample slot).
+pub fn read_page(address: u64, out: &mut [u8; PAGE_BYTES]) {
+    assert!(is_carved(address, address + PAGE_BYTES as u64), "read outside of own memory");
+    // SAFETY: the address is in our reservation (checked), which is mapped readable for good. The
+    // page's state word says that nobody moves it while we read (`state.rs`, Encoding); were it
+    // moved all the same, a hole reads as zeros and the final compare-and-swap rejects the result.
+    unsafe { std::ptr::copy_nonoverlapping(address as *const u8, out.as_mut_ptr(), PAGE_BYTES) };
+}
+
+/// Writes one byte of a carved page: how a mover rings the pager's doorbell.
+pub fn touch_for_write(address: u64) {
+    assert!(is_carved(address, address + 1), "touch outside of own memory");
+    // SAFETY: our own page; the value is never read.
+    unsafe { std::ptr::write_volatile(address as *mut u8, 1) };
+}
+
+/// A pool's medium in the machine's own memory: a carved arena of fixed capacity.
+#[derive(Debug)]
+pub struct Arena {
+    base: u64,
+    len: u64,
+}
+
+impl Arena {
+    /// An arena of at most `len` bytes of address space.
+    pub fn new(len: u64) -> Option<Arena> {
+        map(len).map(|base| Arena { base, len })
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<*mut u8, MediumError> {
+        let end = offset.checked_add(len as u64).ok_or(MediumError::OutOfRange)?;
+        if end > self.len {
+            return Err(MediumError::OutOfRange);
+        }
+        Ok((self.base + offset) as *mut u8)
+    }
+}
+
+impl Medium for Arena {
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        let from = self.check(offset, buf.len())?;
+        // SAFETY: in bounds (checked) of a mapping that lives for ever; the pool's lock keeps
+        // writers of this extent away, and no reference into the arena exists.
+        unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) };
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
+        let to = self.check(offset, bytes.len())?;
+        // SAFETY: as for `read`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    fn release(&self, offset: u64, len: u64) {
+        if let Ok(p) = self.check(offset, len as usize) {
+            // SAFETY: in bounds of our own mapping; the pool keeps these pages out of use.
+            unsafe { libc::madvise(p.cast(), len as usize, libc::MADV_DONTNEED) };
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.len
+    }
+}
+
+// ---- Rust's heap in this library -----------------------------------------------------------
+
+static HEAP_BASE: AtomicUsize = AtomicUsize::new(0);
+static HEAP: Mutex<Option<dlmalloc::Dlmalloc<HeapSource>>> = Mutex::new(None);
+
+/// Hands dlmalloc consecutive pieces of the heap range.
+struct HeapSource;
+
+// SAFETY: `alloc` returns disjoint, zeroed, page-aligned pieces of a mapping that is never
+// unmapped; nothing is ever taken back, so the other methods refuse.
+unsafe impl dlmalloc::Allocator for HeapSource {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        let size = size.next_multiple_of(64 << 10);
+        let used = HEAP_USED.load(Ordering::Relaxed) as usize;
+        let base = match HEAP_BASE.load(Ordering::Acquire) {
+            0 => match map(HEAP_BYTES) {
+                Some(b) => {
+                    HEAP_BASE.store(b as usize, Ordering::Release);
+                    b as usize
+                }
+                None => return (std::ptr::null_mut(), 0, 0),
+            },
+            b => b,
+        };
+        if used + size > HEAP_BYTES as usize {
+            return (std::ptr::null_mut(), 0, 0);
+        }
+        HEAP_USED.store((used + size) as u64, Ordering::Relaxed);
+        ((base + used) as *mut u8, size, 0)
+    }
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+    fn free(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+    fn page_size(&self) -> usize {
+        PAGE_BYTES
+    }
+}
+
+/// Rust's global allocator in this library: dlmalloc over the reservation above.
+pub struct OwnHeap;
+
+impl OwnHeap {
+    fn with<R>(&self, f: impl FnOnce(&mut dlmalloc::Dlmalloc<HeapSource>) -> R) -> R {
+        let mut heap = HEAP.lock().unwrap_or_else(|e| e.into_inner());
+        f(heap.get_or_insert_with(|| dlmalloc::Dlmalloc::new_with_allocator(HeapSource)))
+    }
+}
+
+// SAFETY: dlmalloc is a correct allocator behind one lock; the lock is held for a few hundred
+// nanoseconds and never across a call that could re-enter it.
+unsafe impl GlobalAlloc for OwnHeap {
+    unsafe fn alloc(&self, l: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise is dlmalloc's.
+        self.with(|h| unsafe { h.malloc(l.size(), l.align()) })
+    }
+    unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise is dlmalloc's.
+        self.with(|h| unsafe { h.calloc(l.size(), l.align()) })
+    }
+    unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
+        // SAFETY: the caller's promise is dlmalloc's.
+        self.with(|h| unsafe { h.free(p, l.size(), l.align()) });
+    }
+    unsafe fn realloc(&self, p: *mut u8, l: Layout, new: usize) -> *mut u8 {
+        // SAFETY: the caller's promise is dlmalloc's.
+        self.with(|h| unsafe { h.realloc(p, l.size(), l.align(), new) })
+    }
+}

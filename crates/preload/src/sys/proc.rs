@@ -1,0 +1,185 @@
+//! What the runtime reads about its own process, without the application's heap.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::RawFd;
+use std::os::unix::fs::FileExt;
+
+/// A candidate range of the address space: private, anonymous, readable and writable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+/// Parses `/proc/self/maps` and calls `keep` for each private anonymous read-write mapping that
+/// is neither a stack nor one of the kernel's special ones.
+pub fn private_anonymous(maps: &str, mut keep: impl FnMut(Mapping)) {
+    for line in maps.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let (Some(range), Some(perms)) = (fields.next(), fields.next()) else { continue };
+        let (_offset, _dev, inode) = (fields.next(), fields.next(), fields.next());
+        let name = fields.next().unwrap_or("");
+        let anonymous = inode == Some("0")
+            && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"));
+        if perms != "rw-p" || !anonymous {
+            continue;
+        }
+        let Some((a, b)) = range.split_once('-') else { continue };
+        if let (Ok(start), Ok(end)) = (u64::from_str_radix(a, 16), u64::from_str_radix(b, 16)) {
+            keep(Mapping { start, end });
+        }
+    }
+}
+
+/// The text of `/proc/self/maps`.
+pub fn maps() -> String {
+    let mut text = String::new();
+    if let Ok(mut f) = File::open("/proc/self/maps") {
+        let _ = f.read_to_string(&mut text);
+    }
+    text
+}
+
+/// Page presence from `/proc/self/pagemap`.
+#[derive(Debug)]
+pub struct Pagemap(File);
+
+impl Pagemap {
+    /// Opens it; readable by the process itself without privilege.
+    pub fn open() -> Option<Pagemap> {
+        File::open("/proc/self/pagemap").ok().map(Pagemap)
+    }
+
+    /// Which of the 512 pages from `start` on are present, as a bitmap. `None` on a short read.
+    pub fn present(&self, start: u64) -> Option<[u64; 8]> {
+        let mut raw = [0u8; 4096];
+        self.0.read_exact_at(&mut raw, start / 4096 * 8).ok()?;
+        let mut bits = [0u64; 8];
+        for (i, entry) in raw.chunks_exact(8).enumerate() {
+            // Bit 63 of an entry is "present": little-endian, so the top bit of the last byte.
+            bits[i / 64] |= u64::from(entry[7] >> 7) << (i % 64);
+        }
+        Some(bits)
+    }
+}
+
+/// Copies one page of the application by its address, through the kernel, so that a mapping that
+/// is gone is an error and not a crash. What the application writes meanwhile may be torn.
+pub fn read_application_page(address: u64, out: &mut [u8; 4096]) -> bool {
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: out.len() };
+    // SAFETY: the kernel writes at most iov_len bytes to our buffer and checks the other side.
+    let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    n == out.len() as isize
+}
+
+/// Resident set of the process, bytes.
+pub fn rss_bytes() -> u64 {
+    let mut text = String::new();
+    if let Ok(mut f) = File::open("/proc/self/statm") {
+        let _ = f.read_to_string(&mut text);
+    }
+    text.split_ascii_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+/// Memory of the machine, bytes.
+pub fn mem_total_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    text.lines()
+        .find_map(|l| l.strip_prefix("MemTotal:"))
+        .and_then(|v| v.split_ascii_whitespace().next())
+        .and_then(|n| n.parse::<u64>().ok())
+        .map_or(8 << 30, |kib| kib << 10)
+}
+
+/// The CPU on which thread `tid` of this process last ran. Reads into a stack buffer, because the
+/// pager calls it.
+pub fn last_cpu(tid: u32) -> Option<usize> {
+    let mut path = [0u8; 48];
+    let mut out = std::io::Cursor::new(&mut path[..]);
+    std::io::Write::write_fmt(&mut out, format_args!("/proc/self/task/{tid}/stat\0")).ok()?;
+    let mut text = [0u8; 512];
+    // SAFETY: the path is NUL-terminated; the buffer is ours and of the length given.
+    let n = unsafe {
+        let fd = libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return None;
+        }
+        let n = libc::read(fd, text.as_mut_ptr().cast(), text.len());
+        libc::close(fd);
+        n
+    };
+    let text = std::str::from_utf8(text.get(..usize::try_from(n).ok()?)?).ok()?;
+    // Fields after the name in parentheses start at 3; the processor is field 39.
+    let after = text.get(text.rfind(')')? + 2..)?;
+    after.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+/// A duplicate of `fd` with a number above those that programs use or close wholesale, the
+/// original being left to its owner.
+pub fn raise_fd(fd: RawFd) -> Option<RawFd> {
+    for floor in [900, 200, 100] {
+        // SAFETY: duplicating a descriptor has no effect on memory.
+        let new = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) };
+        if new >= 0 {
+            return Some(new);
+        }
+    }
+    None
+}
+
+/// Owns a descriptor made by [`raise_fd`] as a socket.
+pub fn stream_from(fd: RawFd) -> std::os::unix::net::UnixStream {
+    // SAFETY: `raise_fd` made the descriptor for us, and nobody else owns it.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
+}
+
+/// Writes one line to standard error, without any buffer or lock, and ends the process. For the
+/// one case in which going on would mean wrong bytes.
+pub fn die(line: &str) -> ! {
+    // SAFETY: writing our own bytes, then abort, which never returns.
+    unsafe {
+        libc::write(2, line.as_ptr().cast(), line.len());
+        libc::write(2, b"\n".as_ptr().cast(), 1);
+        libc::abort()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_private_anonymous_memory_is_a_candidate() {
+        let maps = "\
+55d0c0000000-55d0c0100000 r-xp 00000000 08:01 1234 /usr/bin/redis-server
+55d0c0200000-55d0c0300000 rw-p 00000000 00:00 0 [heap]
+7f0000000000-7f0000400000 rw-p 00000000 00:00 0
+7f0000400000-7f0000500000 rw-s 00000000 00:01 99 /dev/zero (deleted)
+7f0000500000-7f0000600000 ---p 00000000 00:00 0
+7f0000600000-7f0000700000 rw-p 00000000 00:00 0 [anon:arena]
+7ffd00000000-7ffd00100000 rw-p 00000000 00:00 0 [stack]
+7ffd00200000-7ffd00204000 r--p 00000000 00:00 0 [vvar]
+";
+        let mut seen = vec![];
+        private_anonymous(maps, |m| seen.push(m.start));
+        assert_eq!(seen, [0x55d0c0200000, 0x7f0000000000, 0x7f0000600000]);
+    }
+
+    #[test]
+    fn a_thread_knows_its_cpu() {
+        assert!(last_cpu(super::super::thread::gettid()).is_some());
+        assert_eq!(last_cpu(0x7fff_fff0), None);
+    }
+
+    #[test]
+    fn a_touched_page_is_present() {
+        let bytes = vec![1u8; 3 << 20];
+        let inside = (bytes.as_ptr() as u64).next_multiple_of(4096);
+        let bits = Pagemap::open().and_then(|p| p.present(inside)).expect("pagemap");
+        assert_eq!(bits[0] & 1, 1);
+    }
+}

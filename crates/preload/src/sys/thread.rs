@@ -1,0 +1,128 @@
+//! The runtime's threads: on stacks of our own, with every signal blocked.
+//!
+//! A pthread's stack is ordinary private anonymous memory; one that the runtime itself stands on
+//! must never be moved out, so it comes from the reservation. glibc puts the thread's control
+//! block, its thread-local storage and the rseq area at the top of the same stack.
+
+use super::memory;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
+const STACK_BYTES: usize = 512 << 10;
+
+static STACKS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// Kernel thread ids of our own threads, to leave them out of what we follow.
+static OWN_TIDS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+
+extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `spawn` made `arg` from exactly such a Box, and gives it to one thread only.
+    let f = unsafe { Box::from_raw(arg.cast::<Box<dyn FnOnce() + Send>>()) };
+    let tid = gettid();
+    for place in &OWN_TIDS {
+        if place.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            break;
+        }
+    }
+    f();
+    std::ptr::null_mut()
+}
+
+/// Starts a thread named `name` (at most 15 bytes) that runs `f`. `false` if the system refuses.
+pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
+    let Some(stack) = memory::carve(STACK_BYTES as u64) else { return false };
+    for place in &STACKS {
+        if place.compare_exchange(0, stack, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            break;
+        }
+    }
+    let f: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(f));
+    let arg = Box::into_raw(f);
+    // SAFETY: the attributes are initialised before use and destroyed after; the stack is ours,
+    // aligned to 2 MiB, at least STACK_BYTES long and used by this thread only; signals are
+    // blocked around the creation so that the thread inherits a full mask.
+    unsafe {
+        let mut attr: libc::pthread_attr_t = std::mem::zeroed();
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        let mut thread: libc::pthread_t = 0;
+        libc::pthread_attr_init(&mut attr);
+        libc::pthread_attr_setdetachstate(&mut attr, libc::PTHREAD_CREATE_DETACHED);
+        libc::pthread_attr_setstack(&mut attr, stack as *mut libc::c_void, STACK_BYTES);
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let r = libc::pthread_create(&mut thread, &attr, trampoline, arg.cast());
+        if r == 0 {
+            libc::pthread_setname_np(thread, name.as_ptr());
+        } else {
+            drop(Box::from_raw(arg));
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        libc::pthread_attr_destroy(&mut attr);
+        r == 0
+    }
+}
+
+/// Kernel id of the calling thread.
+pub fn gettid() -> u32 {
+    // SAFETY: a system call without arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// First addresses of the stacks of all runtime threads.
+pub fn stacks() -> impl Iterator<Item = u64> {
+    STACKS.iter().map(|s| s.load(Ordering::Relaxed)).filter(|&s| s != 0)
+}
+
+/// CPU time of all runtime threads so far, nanoseconds.
+pub fn cpu_ns_total() -> u64 {
+    OWN_TIDS.iter().map(|t| t.load(Ordering::Relaxed)).filter(|&t| t != 0).map(cpu_ns).sum()
+}
+
+/// CPU time of the thread with kernel id `tid`, nanoseconds, 0 if it is gone.
+pub fn cpu_ns(tid: u32) -> u64 {
+    // The clock id of a thread's CPU time: the inverted id, "per thread" and "scheduler time".
+    let clock = (!(tid as libc::clockid_t) << 3) | 6;
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills `t` or reports an error.
+    let r = unsafe { libc::clock_gettime(clock, &mut t) };
+    if r == 0 {
+        t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    } else {
+        0
+    }
+}
+
+/// Monotonic time, nanoseconds.
+#[inline]
+pub fn now_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the vDSO fills `t`; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Keeps the calling thread on `cpu`; ignored where a cpuset forbids it.
+pub fn pin_to(cpu: usize) {
+    // SAFETY: the set is plain data and large enough for any CPU number that CPU_SET accepts.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if cpu < libc::CPU_SETSIZE as usize {
+            libc::CPU_SET(cpu, &mut set);
+            libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set);
+        }
+    }
+}
+
+/// Asks for a place before (`-`) or behind ordinary threads; ignored without the privilege.
+pub fn set_nice(nice: i32) {
+    // SAFETY: a system call on the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, gettid(), nice) };
+}
+
+/// Sleeps.
+pub fn sleep_us(us: u64) {
+    let t = libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
+    // SAFETY: a system call on plain data.
+    unsafe { libc::nanosleep(&t, std::ptr::null_mut()) };
+}

@@ -1,0 +1,404 @@
+//! userfaultfd: the ioctls Terrace needs, with errno translated once into what it means for us.
+//!
+//! Where the danger is: `UFFDIO_COPY`, `ZEROPAGE` and `MOVE` into a range can only fill pages that
+//! are missing, so a wrong address there fails instead of overwriting. Moving pages *out* of the
+//! application and registering a range are the operations with a promise behind them: the caller
+//! must be the pager thread, which is the only reader of events (see `pager/mod.rs`, "Order").
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Feature bits of `UFFDIO_API`.
+pub mod feature {
+    pub const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+    pub const EVENT_FORK: u64 = 1 << 1;
+    pub const EVENT_REMAP: u64 = 1 << 2;
+    pub const EVENT_REMOVE: u64 = 1 << 3;
+    pub const EVENT_UNMAP: u64 = 1 << 6;
+    pub const THREAD_ID: u64 = 1 << 8;
+    pub const MOVE: u64 = 1 << 16;
+}
+
+const UFFD_API: u64 = 0xaa;
+const IOC_API: u64 = iowr(0x3f, 24);
+const IOC_REGISTER: u64 = iowr(0x00, 32);
+const IOC_UNREGISTER: u64 = ior(0x01, 16);
+const IOC_WAKE: u64 = ior(0x02, 16);
+const IOC_COPY: u64 = iowr(0x03, 40);
+const IOC_ZEROPAGE: u64 = iowr(0x04, 32);
+const IOC_MOVE: u64 = iowr(0x05, 40);
+const IOC_WRITEPROTECT: u64 = iowr(0x06, 24);
+/// `USERFAULTFD_IOC_NEW` on `/dev/userfaultfd`.
+const IOC_NEW: u64 = (0xaa << 8) | 0x00;
+
+const fn iowr(nr: u64, size: u64) -> u64 {
+    (3 << 30) | (size << 16) | (UFFD_API << 8) | nr
+}
+const fn ior(nr: u64, size: u64) -> u64 {
+    (2 << 30) | (size << 16) | (UFFD_API << 8) | nr
+}
+
+const MODE_MISSING: u64 = 1;
+const MODE_WP: u64 = 2;
+const MOVE_DONTWAKE: u64 = 1;
+const MOVE_ALLOW_SRC_HOLES: u64 = 2;
+
+/// Why an operation on a range did not happen, in our words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// An event is waiting to be read or its thread has not gone on yet: read, then try again.
+    Changing,
+    /// The destination already has a page.
+    Present,
+    /// The source has no page.
+    Missing,
+    /// Pinned, or shared with another process after a fork.
+    Busy,
+    /// The mapping is gone or is of a kind that cannot take part.
+    NotMapped,
+    /// The kernel has no memory for it now.
+    NoMemory,
+    /// The process behind the descriptor is gone.
+    Gone,
+    /// Anything else; the errno.
+    Other(i32),
+}
+
+fn failure(errno: i32) -> Failure {
+    match errno {
+        libc::EAGAIN => Failure::Changing,
+        libc::EEXIST => Failure::Present,
+        libc::ENOENT => Failure::Missing,
+        libc::EBUSY => Failure::Busy,
+        libc::EINVAL | libc::EFAULT => Failure::NotMapped,
+        libc::ENOMEM => Failure::NoMemory,
+        libc::ESRCH => Failure::Gone,
+        e => Failure::Other(e),
+    }
+}
+
+/// One message read from the descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A thread touched a missing (or, with `wp`, write-protected) page.
+    Fault { address: u64, write: bool, wp: bool, tid: u32 },
+    /// The process forked; the descriptor for the child's copy of the registrations.
+    Fork { child: RawFd },
+    /// A registered range moved.
+    Remap { from: u64, to: u64, len: u64 },
+    /// The content of a range is being dropped (madvise); the mapping stays.
+    Remove { start: u64, end: u64 },
+    /// A range was unmapped.
+    Unmap { start: u64, end: u64 },
+}
+
+/// A userfaultfd.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+    /// The features the kernel granted.
+    pub features: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Msg {
+    event: u8,
+    reserved: [u8; 7],
+    arg: [u64; 3],
+}
+
+/// Messages taken per `read`. More than one only when several threads fault at once.
+pub const READ_BATCH: usize = 16;
+
+impl Uffd {
+    /// Opens a userfaultfd that also sees faults from inside system calls, with exactly
+    /// `features`: by the system call, else by `/dev/userfaultfd`, whose permissions are a policy
+    /// of their own. The descriptor is close-on-exec and blocking.
+    pub fn open(features: u64) -> Result<Uffd, i32> {
+        // SAFETY: plain system calls; the results are checked.
+        let raw = unsafe {
+            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as RawFd;
+            if fd >= 0 {
+                fd
+            } else {
+                let first = *libc::__errno_location();
+                let flags = libc::O_RDWR | libc::O_CLOEXEC;
+                let dev = libc::open(c"/dev/userfaultfd".as_ptr(), flags);
+                if dev < 0 {
+                    return Err(first);
+                }
+                let fd = libc::ioctl(dev, IOC_NEW as _, libc::O_CLOEXEC);
+                libc::close(dev);
+                if fd < 0 {
+                    return Err(first);
+                }
+                fd
+            }
+        };
+        // SAFETY: `raw` is a descriptor we just made and own.
+        let mut u = Uffd { fd: unsafe { OwnedFd::from_raw_fd(raw) }, features };
+        let mut api = [UFFD_API, features, 0u64];
+        u.ioctl(IOC_API, &mut api)?;
+        u.features = api[1];
+        if api[1] & features != features {
+            return Err(libc::EINVAL);
+        }
+        Ok(u)
+    }
+
+    /// Takes over a descriptor that came in a fork event. Its features are the parent's.
+    pub fn adopt(fd: RawFd, features: u64) -> Uffd {
+        // SAFETY: the kernel installed this descriptor for us when we read the event.
+        Uffd { fd: unsafe { OwnedFd::from_raw_fd(fd) }, features }
+    }
+
+    /// Moves the descriptor out of the range that programs close wholesale.
+    pub fn raise_fd(&mut self) {
+        if let Some(fd) = super::proc::raise_fd(self.fd.as_raw_fd()) {
+            // SAFETY: `fd` is a fresh duplicate that nobody else owns.
+            self.fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        }
+    }
+
+    /// The descriptor's number, to protect it from the application.
+    pub fn raw(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    fn ioctl<const N: usize>(&self, request: u64, arg: &mut [u64; N]) -> Result<(), i32> {
+        // SAFETY: every request in this file takes a struct of N u64 (its size is in the
+        // request number), and the kernel writes at most that.
+        let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), request as _, arg.as_mut_ptr()) };
+        if r == 0 {
+            Ok(())
+        } else {
+            // SAFETY: errno of this thread.
+            Err(unsafe { *libc::__errno_location() })
+        }
+    }
+
+    /// Registers a range of the application for missing faults.
+    pub fn register_missing(&self, start: u64, len: u64) -> Result<(), Failure> {
+        self.ioctl(IOC_REGISTER, &mut [start, len, MODE_MISSING, 0]).map_err(failure)
+    }
+
+    /// Registers a range of the runtime's own so that it can be the destination of a move. In
+    /// write-protect mode a hole there reads as zeros instead of blocking whoever reads it.
+    pub fn register_staging(&self, start: u64, len: u64) -> Result<(), Failure> {
+        self.ioctl(IOC_REGISTER, &mut [start, len, MODE_WP, 0]).map_err(failure)
+    }
+
+    /// Takes a range out of the descriptor's care. Threads waiting in it are woken.
+    pub fn unregister(&self, start: u64, len: u64) -> Result<(), Failure> {
+        self.ioctl(IOC_UNREGISTER, &mut [start, len]).map_err(failure)
+    }
+
+    /// Wakes threads that wait for a fault in the range; they retry.
+    pub fn wake(&self, start: u64, len: u64) {
+        // A range that is gone has no waiters; there is nothing to do about a failure.
+        let _ = self.ioctl(IOC_WAKE, &mut [start, len]);
+    }
+
+    /// Fills one missing page with a copy of `bytes` and wakes its waiters.
+    pub fn copy_page(&self, dst: u64, bytes: &[u8; 4096]) -> Result<(), Failure> {
+        self.copy_from(dst, bytes.as_ptr() as u64)
+    }
+
+    /// Fills one missing page with a copy of the page at `src` and wakes its waiters. The kernel
+    /// reads `src`; a bad address is an error, not a crash.
+    pub fn copy_from(&self, dst: u64, src: u64) -> Result<(), Failure> {
+        let mut arg = [dst, src, 4096, 0, 0];
+        self.ioctl(IOC_COPY, &mut arg).map_err(failure)
+    }
+
+    /// Maps the zero page into one missing page and wakes its waiters.
+    pub fn zero_page(&self, dst: u64) -> Result<(), Failure> {
+        self.ioctl(IOC_ZEROPAGE, &mut [dst, 4096, 0, 0]).map_err(failure)
+    }
+
+    /// Moves the pages of `[src, src+len)` to the missing range at `dst`, holes staying holes.
+    /// Returns the bytes gone through, holes included, and why it stopped early.
+    pub fn move_range(&self, dst: u64, src: u64, len: u64, wake: bool) -> (u64, Option<Failure>) {
+        let mode = MOVE_ALLOW_SRC_HOLES | if wake { 0 } else { MOVE_DONTWAKE };
+        let mut arg = [dst, src, len, mode, 0];
+        match self.ioctl(IOC_MOVE, &mut arg) {
+            Ok(()) => (len, None),
+            Err(errno) => {
+                // The field holds the bytes moved, or the negative errno if there were none.
+                let moved = (arg[4] as i64).max(0) as u64;
+                if moved > 0 && moved < len {
+                    (moved, None)
+                } else {
+                    (0, Some(failure(errno)))
+                }
+            }
+        }
+    }
+
+    /// Moves one page to a missing page. Unlike [`Self::move_range`], a hole is `Missing`.
+    pub fn move_page(&self, dst: u64, src: u64, wake: bool) -> Result<(), Failure> {
+        let mode = if wake { 0 } else { MOVE_DONTWAKE };
+        self.ioctl(IOC_MOVE, &mut [dst, src, 4096, mode, 0]).map_err(failure)
+    }
+
+    /// Write-protects or releases one page of a range registered for it. Releasing wakes.
+    pub fn write_protect(&self, page: u64, protect: bool) -> Result<(), Failure> {
+        self.ioctl(IOC_WRITEPROTECT, &mut [page, 4096, u64::from(protect)]).map_err(failure)
+    }
+
+    /// Waits for messages and appends them to `out`. Returns how many; 0 if interrupted.
+    pub fn read(&self, out: &mut EventBuffer) -> usize {
+        let mut msgs = [Msg::default(); READ_BATCH];
+        let bytes = std::mem::size_of_val(&msgs);
+        // SAFETY: the buffer is ours and of the length given; Msg is plain data of the size of
+        // struct uffd_msg (checked below).
+        let n = unsafe { libc::read(self.fd.as_raw_fd(), msgs.as_mut_ptr().cast(), bytes) };
+        if n <= 0 {
+            return 0;
+        }
+        let n = n as usize / std::mem::size_of::<Msg>();
+        let mut kept = 0;
+        for m in &msgs[..n] {
+            if let Some(e) = decode(m) {
+                out.push(e);
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Reads what is there without waiting.
+    pub fn read_now(&self, out: &mut EventBuffer) -> usize {
+        // A poll that says "readable" is not enough to read without blocking: the faulting thread
+        // may be killed in between. So the descriptor is switched to non-blocking for this read.
+        self.set_nonblocking(true);
+        let n = self.read(out);
+        self.set_nonblocking(false);
+        n
+    }
+
+    /// Switches the descriptor between waiting and not waiting for messages.
+    pub fn set_nonblocking(&self, on: bool) {
+        let flags = libc::O_RDWR | if on { libc::O_NONBLOCK } else { 0 };
+        // SAFETY: F_SETFL on our own descriptor.
+        unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETFL, flags) };
+    }
+}
+
+const _: () = assert!(std::mem::size_of::<Msg>() == 32);
+
+fn decode(m: &Msg) -> Option<Event> {
+    let [a, b, c] = m.arg;
+    match m.event {
+        0x12 => Some(Event::Fault {
+            address: b,
+            write: a & 1 != 0,
+            wp: a & 2 != 0,
+            tid: (c & 0xffff_ffff) as u32,
+        }),
+        0x13 => Some(Event::Fork { child: (a & 0xffff_ffff) as RawFd }),
+        0x14 => Some(Event::Remap { from: a, to: b, len: c }),
+        0x15 => Some(Event::Remove { start: a, end: b }),
+        0x16 => Some(Event::Unmap { start: a, end: b }),
+        _ => None,
+    }
+}
+
+/// Messages waiting to be handled, in arrival order. Fixed size: the pager never reads when fewer
+/// than [`READ_BATCH`] places are free.
+#[derive(Debug)]
+pub struct EventBuffer {
+    ring: [Option<Event>; EventBuffer::PLACES],
+    head: usize,
+    len: usize,
+}
+
+impl EventBuffer {
+    /// Places: several read batches, because draining events (see `Failure::Changing`) may meet
+    /// faults that have to wait.
+    const PLACES: usize = 256;
+
+    /// An empty buffer.
+    pub const fn new() -> EventBuffer {
+        EventBuffer { ring: [None; EventBuffer::PLACES], head: 0, len: 0 }
+    }
+
+    /// Whether a whole read batch fits.
+    pub fn has_room(&self) -> bool {
+        self.len + READ_BATCH <= EventBuffer::PLACES
+    }
+
+    /// Appends a message. There must be room.
+    pub fn push(&mut self, e: Event) {
+        debug_assert!(self.len < EventBuffer::PLACES);
+        self.ring[(self.head + self.len) % EventBuffer::PLACES] = Some(e);
+        self.len += 1;
+    }
+
+    /// The oldest message.
+    pub fn pop(&mut self) -> Option<Event> {
+        if self.len == 0 {
+            return None;
+        }
+        let e = self.ring[self.head].take();
+        self.head = (self.head + 1) % EventBuffer::PLACES;
+        self.len -= 1;
+        e
+    }
+
+    /// The oldest message that is not a fault, leaving the faults in order. Events must be handled
+    /// before any ioctl can succeed again, faults can wait.
+    pub fn pop_event(&mut self) -> Option<Event> {
+        let place = (0..self.len)
+            .map(|i| (self.head + i) % EventBuffer::PLACES)
+            .find(|&p| !matches!(self.ring[p], Some(Event::Fault { .. })))?;
+        let e = self.ring[place].take();
+        // Close the gap by moving the older faults up by one.
+        let mut p = place;
+        while p != self.head {
+            let before = (p + EventBuffer::PLACES - 1) % EventBuffer::PLACES;
+            self.ring[p] = self.ring[before].take();
+            p = before;
+        }
+        self.head = (self.head + 1) % EventBuffer::PLACES;
+        self.len -= 1;
+        e
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(address: u64) -> Event {
+        Event::Fault { address, write: false, wp: false, tid: 0 }
+    }
+
+    #[test]
+    fn events_overtake_faults_and_faults_keep_their_order() {
+        let mut b = EventBuffer::new();
+        // Start away from zero so that the ring wraps.
+        for i in 0..EventBuffer::PLACES as u64 - 2 {
+            b.push(fault(i));
+            b.pop();
+        }
+        let remove = Event::Remove { start: 0, end: 1 };
+        for e in [fault(1), fault(2), remove, fault(3)] {
+            b.push(e);
+        }
+        assert_eq!(b.pop_event(), Some(remove));
+        assert_eq!(b.pop_event(), None);
+        assert_eq!([b.pop(), b.pop(), b.pop(), b.pop()].map(|e| e.is_some()), [true, true, true, false]);
+    }
+
+    #[test]
+    fn faults_stay_in_order_around_an_event() {
+        let mut b = EventBuffer::new();
+        let unmap = Event::Unmap { start: 0, end: 1 };
+        for e in [fault(1), unmap, fault(2)] {
+            b.push(e);
+        }
+        assert_eq!(b.pop_event(), Some(unmap));
+        assert_eq!((b.pop(), b.pop(), b.pop()), (Some(fault(1)), Some(fault(2)), None));
+    }
+}

@@ -1,0 +1,195 @@
+//! Hotness by userfaultfd sampling: take a few pages of every region away and see who comes back.
+//!
+//! At the start of a window some pages of each region, chosen at random, are moved to sample slots
+//! (`UFFDIO_MOVE`, 1-2 us each, no copy). A page that somebody touches during the window faults,
+//! and the pager moves it back; the others are moved back when the window closes. The share that
+//! was come back for estimates the share of the region's pages that were touched - *distinct
+//! pages*, which is what predicts faults, and not accesses. It needs no privilege beyond
+//! userfaultfd itself, no PMU, and is exact about the page table: a moved page cannot be touched
+//! unnoticed through a stale TLB entry. The cost is one fault for each sampled page in use.
+//!
+//! Pages in tiers need no sampling: their faults are counted.
+
+use crate::region::{page_index, Region};
+use crate::runtime::Runtime;
+use crate::sys::proc::{self, Pagemap};
+use crate::sys::memory;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use terrace_core::state::{PageState, REGION_BYTES, REGION_PAGES};
+use terrace_core::wire::RegionReport;
+
+/// Mappings smaller than this are left alone: they come and go, and hold little.
+const MAPPING_BYTES_MIN: u64 = 4 << 20;
+/// Windows a region must have been seen before it is registered. Young mappings churn.
+const AGE_WINDOWS_MIN: u8 = 1;
+/// Share of a region's pages that must be present before it is registered, because a registered
+/// hole costs a fault of 10 us instead of 1 us.
+const PRESENT_SHARE_MIN: f64 = 0.75;
+/// Faults on fresh memory in one window that make a region count as churned.
+const CHURN_FAULTS: u32 = 128;
+/// Windows a churned region is left alone.
+const REST_WINDOWS: u8 = 8;
+/// Regions sampled in one call on the pager: about 50 us, which faults may wait.
+const SAMPLE_BATCH: usize = 4;
+/// Resident pages of a demoted region from which on they are worth sampling.
+const COOLED_PAGES_MIN: u16 = 32;
+
+/// The tracker; lives in the agent thread.
+#[derive(Debug)]
+pub struct Tracker {
+    rt: &'static Runtime,
+    pagemap: Pagemap,
+}
+
+impl Tracker {
+    /// A tracker for the runtime.
+    pub fn new(rt: &'static Runtime) -> Option<Tracker> {
+        Some(Tracker { rt, pagemap: Pagemap::open()? })
+    }
+
+    /// Closes the window: samples go home, and every followed region is reported.
+    pub fn close(&mut self) -> Vec<RegionReport> {
+        let followed: Vec<&'static Region> = self
+            .rt
+            .table
+            .all()
+            .into_iter()
+            .filter(|r| r.registered_bits() != [0; 8])
+            .collect();
+        for batch in followed.chunks(SAMPLE_BATCH) {
+            let sampled: Vec<&'static Region> =
+                batch.iter().copied().filter(|r| has_samples(r)).collect();
+            if !sampled.is_empty() {
+                self.rt.doorbell.call(move |pager| {
+                    for r in &sampled {
+                        pager.return_samples(r);
+                    }
+                });
+            }
+        }
+        self.rt.samples.sweep();
+        followed.into_iter().map(|r| self.report(r)).collect()
+    }
+
+    fn report(&self, r: &'static Region) -> RegionReport {
+        let resident = self.count_resident(r);
+        r.resident.store(resident, Ordering::Relaxed);
+        RegionReport {
+            region: r.base,
+            tier: r.tier.load(Ordering::Relaxed),
+            resident,
+            stored: r.stored_total(),
+            samples: r.samples.swap(0, Ordering::Relaxed),
+            hits: r.hits.swap(0, Ordering::Relaxed),
+            resident_at_open: r.resident_at_open.load(Ordering::Relaxed),
+            faults: r.faults.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    fn count_resident(&self, r: &Region) -> u16 {
+        let registered = r.registered_bits();
+        let present = self.pagemap.present(r.base).unwrap_or([0; 8]);
+        (0..8).map(|k| (present[k] & registered[k]).count_ones() as u16).sum()
+    }
+
+    /// Looks at the address space: new regions are registered, churned ones given up.
+    pub fn follow(&mut self) {
+        for r in self.rt.table.all() {
+            let rest = r.rest_windows.load(Ordering::Relaxed);
+            r.rest_windows.store(rest.saturating_sub(1), Ordering::Relaxed);
+            let churned = r.zero_faults.swap(0, Ordering::Relaxed) > CHURN_FAULTS;
+            if churned && self.rt.doorbell.call(move |pager| pager.unregister(r)) {
+                r.rest_windows.store(REST_WINDOWS, Ordering::Relaxed);
+                r.tier.store(0, Ordering::Relaxed);
+            }
+        }
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        proc::private_anonymous(&proc::maps(), |m| {
+            if memory::is_own(m.start, m.end) {
+                return;
+            }
+            // Registering a part of a mapping splits it in this list: neighbours belong together.
+            match found.last_mut() {
+                Some(last) if last.1 == m.start => last.1 = m.end,
+                _ => found.push((m.start, m.end)),
+            }
+        });
+        for (start, end) in found.into_iter().filter(|(a, b)| b - a >= MAPPING_BYTES_MIN) {
+            let mut at = start;
+            while at < end {
+                let stop = ((at / REGION_BYTES + 1) * REGION_BYTES).min(end);
+                let first = page_index(at);
+                self.consider(at, first..first + ((stop - at) / 4096) as usize);
+                at = stop;
+            }
+        }
+    }
+
+    fn consider(&mut self, address: u64, pages: Range<usize>) {
+        let Some(r) = self.rt.table.get_or_create(address) else { return };
+        let age = r.age_windows.load(Ordering::Relaxed);
+        r.age_windows.store(age.saturating_add(1), Ordering::Relaxed);
+        let resting = r.rest_windows.load(Ordering::Relaxed) > 0;
+        if age < AGE_WINDOWS_MIN || resting || pages.clone().all(|i| r.is_registered(i)) {
+            return;
+        }
+        let present = self.pagemap.present(r.base).unwrap_or([0; 8]);
+        let there = pages.clone().filter(|i| present[i / 64] >> (i % 64) & 1 == 1).count();
+        let held = pages.clone().filter(|&i| r.word(i).state() != PageState::Home).count();
+        if (there + held) as f64 >= PRESENT_SHARE_MIN * pages.len() as f64 {
+            self.rt.doorbell.call(move |pager| pager.register(r, pages.clone()));
+        }
+    }
+
+    /// Opens a window: takes the samples. After the plan is known, because pages of a region that
+    /// is about to go down need no sample of their own.
+    pub fn open(&mut self, window: u32) {
+        let want = usize::from(self.rt.stores.config.samples_per_region);
+        let mut batch: Vec<(&'static Region, bool)> = Vec::with_capacity(SAMPLE_BATCH);
+        for r in self.rt.table.all() {
+            if want == 0 || r.registered_bits() == [0; 8] {
+                continue;
+            }
+            let down = r.tier.load(Ordering::Relaxed) != 0;
+            let pool = if down { self.count_cooled(r) } else { r.resident.load(Ordering::Relaxed) };
+            r.resident_at_open.store(pool, Ordering::Relaxed);
+            if pool == 0 || down && pool < COOLED_PAGES_MIN {
+                continue;
+            }
+            batch.push((r, down));
+            if batch.len() == SAMPLE_BATCH {
+                self.take(std::mem::take(&mut batch), want, window);
+            }
+        }
+        self.take(batch, want, window);
+    }
+
+    fn take(&self, batch: Vec<(&'static Region, bool)>, want: usize, window: u32) {
+        if batch.is_empty() {
+            return;
+        }
+        self.rt.doorbell.call(move |pager| {
+            for &(r, cooled) in &batch {
+                let seed = r.base ^ u64::from(window) << 32;
+                let n = pager.take_samples(r, want, seed, cooled);
+                r.samples.store(n as u8, Ordering::Relaxed);
+            }
+        });
+    }
+
+    fn count_cooled(&self, r: &Region) -> u16 {
+        let stamp = self.rt.window_stamp();
+        let cooling = self.rt.stores.config.cooling_windows;
+        let cooled = |i: &usize| {
+            let w = r.word(*i);
+            w.state() == PageState::Home && w.stamp() != 0 && w.age(stamp) < cooling
+        };
+        (0..REGION_PAGES).filter(cooled).count() as u16
+    }
+}
+
+fn has_samples(r: &Region) -> bool {
+    r.samples.load(Ordering::Relaxed) > r.hits.load(Ordering::Relaxed)
+        || (0..REGION_PAGES).any(|i| r.word(i).state() == PageState::Sampled)
+}

@@ -1,0 +1,368 @@
+//! LZO1X, written from the description of the stream format in the Linux documentation
+//! (`Documentation/staging/lzo.rst`), version 0 of the bitstream. Safe Rust throughout.
+//!
+//! It is here because TierScape and zswap use it and users compare; it is not the best choice (LZ4
+//! decodes faster, zstd at a negative level is denser, see `examples/tier_bench.rs`).
+//!
+//! The stream is a sequence of instructions. Each copies a *match* from the page so far and then
+//! 0 to 3 *literals*, whose number sits in two spare bits of the instruction, so that short gaps
+//! between matches cost nothing; longer gaps have an instruction of their own. By first byte, with
+//! S the number of literals that follow:
+//!
+//! | first byte | meaning |
+//! |---|---|
+//! | `1LLDDDSS`, `01LDDDSS` + 1 byte | match of 3 to 8 within 2 KiB |
+//! | `001LLLLL` + 2 bytes | match of any length within 16 KiB |
+//! | `0001HLLL` + 2 bytes | match 16 to 48 KiB back (never in a page); `17 0 0` ends the stream |
+//! | `0000LLLL` after a match without literals | 4 or more literals |
+//! | `0000DDSS` + 1 byte after 1 to 3 literals | match of 2 within 1 KiB |
+//! | `0000DDSS` + 1 byte after 4 or more literals | match of 3, 2 to 3 KiB back |
+//!
+//! and a first byte of the stream above 17 means (byte - 17) literals. A length that does not fit
+//! its bits is continued in bytes: zeros count 255 each, a byte that is not zero ends it.
+//!
+//! The encoder is greedy with one candidate per hash of 4 bytes, in a table of 8 KiB that stays in
+//! L1. It never makes the two short matches of the last rows; the decoder knows them.
+
+use super::Corrupt;
+use crate::{Page, PAGE_SIZE};
+
+const HASH_BITS: u32 = 12;
+
+/// Hash table entries and the page's positions are u16.
+const _: () = assert!(PAGE_SIZE <= 1 << 16);
+
+/// Longest stream the encoder can make, with room for copies that run over. A match of 4 or more
+/// bytes takes at most 3 (and 1 for each further 255), so it saves a byte; a run of literals
+/// between two matches costs at most 1 byte, or 2 from 19 literals on, and 1 for each further 255.
+/// So the stream grows by at most 1 byte in 23, plus the end mark.
+const STREAM_BYTES_MAX: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64;
+
+/// Matches are not begun in the last bytes: an 8-byte read must stay within the page.
+const TAIL_BYTES: usize = 12;
+
+/// Literals between matches are skipped faster the longer nothing matches: one more byte a step
+/// for each 2^5 literals. Incompressible pages are given up soon.
+const SKIP_SHIFT: usize = 5;
+
+const END: [u8; 3] = [17, 0, 0];
+
+/// An LZO1X-1 class encoder.
+pub struct Encoder {
+    /// Last position whose 4 bytes had this hash. Position 0 where there was none: a wrong
+    /// candidate is refused by comparison like any other.
+    table: Box<[u16; 1 << HASH_BITS]>,
+    stream: Box<[u8; STREAM_BYTES_MAX]>,
+}
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[inline(always)]
+fn read4(page: &Page, at: usize) -> u32 {
+    let mut w = [0; 4];
+    w.copy_from_slice(&page[at..at + 4]);
+    u32::from_le_bytes(w)
+}
+
+#[inline(always)]
+fn read8(page: &Page, at: usize) -> u64 {
+    let mut w = [0; 8];
+    w.copy_from_slice(&page[at..at + 8]);
+    u64::from_le_bytes(w)
+}
+
+#[inline(always)]
+fn hash(word: u32) -> usize {
+    (word.wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS)) as usize
+}
+
+/// How many bytes from `a` equal those from `b`, for a < b, up to the end of the page.
+#[inline(always)]
+fn match_len(page: &Page, a: usize, b: usize) -> usize {
+    let mut len = 0;
+    while b + len + 8 <= PAGE_SIZE {
+        let differ = read8(page, a + len) ^ read8(page, b + len);
+        if differ != 0 {
+            return len + (differ.trailing_zeros() / 8) as usize;
+        }
+        len += 8;
+    }
+    while b + len < PAGE_SIZE && page[a + len] == page[b + len] {
+        len += 1;
+    }
+    len
+}
+
+impl Encoder {
+    /// Makes the hash table and the stream buffer.
+    pub fn new() -> Encoder {
+        Encoder { table: Box::new([0; 1 << HASH_BITS]), stream: Box::new([0; STREAM_BYTES_MAX]) }
+    }
+
+    /// See [`super::Encoder::encode`].
+    pub fn encode(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
+        self.table.fill(0);
+        let mut stream = Stream { bytes: &mut self.stream, len: 0 };
+        // First byte not yet in the stream, and the position looked at. Position 0 has no past.
+        let mut anchor = 0;
+        let mut at = 1;
+        while at <= PAGE_SIZE - TAIL_BYTES {
+            let word = read4(page, at);
+            let entry = &mut self.table[hash(word)];
+            let candidate = usize::from(*entry);
+            *entry = at as u16;
+            if read4(page, candidate) != word {
+                at += 1 + ((at - anchor) >> SKIP_SHIFT);
+                continue;
+            }
+            let len = 4 + match_len(page, candidate + 4, at + 4);
+            stream.push_literals(page, anchor, at);
+            stream.push_match(at - candidate, len);
+            // Early end, and the reason why the stream cannot outgrow its buffer even if the
+            // argument above were wrong.
+            if stream.len + END.len() > out.len() {
+                return None;
+            }
+            at += len;
+            anchor = at;
+        }
+        stream.push_literals(page, anchor, PAGE_SIZE);
+        stream.push(&END);
+        let len = stream.len;
+        out.get_mut(..len)?.copy_from_slice(&self.stream[..len]);
+        Some(len)
+    }
+
+    /// Memory held, in bytes.
+    pub fn context_bytes(&self) -> usize {
+        (2 << HASH_BITS) + STREAM_BYTES_MAX
+    }
+}
+
+struct Stream<'a> {
+    bytes: &'a mut [u8; STREAM_BYTES_MAX],
+    len: usize,
+}
+
+impl Stream<'_> {
+    #[inline(always)]
+    fn push<const N: usize>(&mut self, bytes: &[u8; N]) {
+        self.bytes[self.len..self.len + N].copy_from_slice(bytes);
+        self.len += N;
+    }
+
+    /// The part of a length beyond what the instruction holds; at least 1.
+    #[inline(always)]
+    fn push_rest(&mut self, mut rest: usize) {
+        while rest > 255 {
+            self.push(&[0]);
+            rest -= 255;
+        }
+        self.push(&[rest as u8]);
+    }
+
+    #[inline(always)]
+    fn push_literals(&mut self, page: &Page, from: usize, to: usize) {
+        let count = to - from;
+        if self.len == 0 && count <= 238 {
+            self.push(&[(17 + count) as u8]);
+        } else if count <= 3 {
+            // The spare bits of any match lie in the last but one byte of its instruction.
+            // (Not at the start of the stream: the first match has at least one literal before it.)
+            self.bytes[self.len - 2] |= count as u8;
+        } else if count <= 18 {
+            self.push(&[(count - 3) as u8]);
+        } else {
+            self.push(&[0]);
+            self.push_rest(count - 18);
+        }
+        // Most runs are short: 16 bytes at once, running over into what comes next.
+        if count <= 16 && from + 16 <= PAGE_SIZE {
+            self.bytes[self.len..self.len + 16].copy_from_slice(&page[from..from + 16]);
+        } else {
+            self.bytes[self.len..self.len + count].copy_from_slice(&page[from..to]);
+        }
+        self.len += count;
+    }
+
+    #[inline(always)]
+    fn push_match(&mut self, distance: usize, len: usize) {
+        let d = distance - 1;
+        if len <= 8 && d < 2048 {
+            self.push(&[(((len - 1) << 5) | ((d & 7) << 2)) as u8, (d >> 3) as u8]);
+            return;
+        }
+        if len <= 33 {
+            self.push(&[(32 | (len - 2)) as u8]);
+        } else {
+            self.push(&[32]);
+            self.push_rest(len - 33);
+        }
+        self.push(&((d << 2) as u16).to_le_bytes());
+    }
+}
+
+/// What the previous instruction left behind decides how `0000xxxx` is read.
+#[derive(Clone, Copy, PartialEq)]
+enum Before {
+    Match,
+    FewLiterals,
+    ManyLiterals,
+}
+
+struct Reader<'a> {
+    stored: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    #[inline(always)]
+    fn byte(&mut self) -> Result<usize, Corrupt> {
+        let byte = *self.stored.get(self.at).ok_or(Corrupt)?;
+        self.at += 1;
+        Ok(usize::from(byte))
+    }
+
+    #[inline(always)]
+    fn pair(&mut self) -> Result<usize, Corrupt> {
+        let low = self.byte()?;
+        Ok(low | self.byte()? << 8)
+    }
+
+    /// A length of which the instruction holds `bits`, or if they are 0, `base` and more.
+    #[inline(always)]
+    fn len(&mut self, bits: usize, base: usize) -> Result<usize, Corrupt> {
+        if bits != 0 {
+            return Ok(bits);
+        }
+        let mut len = base;
+        loop {
+            let byte = self.byte()?;
+            if byte != 0 {
+                return Ok(len + byte);
+            }
+            len += 255;
+            if len > PAGE_SIZE {
+                return Err(Corrupt);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn literals(&mut self, page: &mut Page, to: usize, count: usize) -> Result<usize, Corrupt> {
+        let from = self.at;
+        let end = to + count;
+        if count <= 16 && from + 16 <= self.stored.len() && to + 16 <= PAGE_SIZE {
+            page[to..to + 16].copy_from_slice(&self.stored[from..from + 16]);
+        } else {
+            let source = self.stored.get(from..from + count).ok_or(Corrupt)?;
+            page.get_mut(to..end).ok_or(Corrupt)?.copy_from_slice(source);
+        }
+        self.at += count;
+        Ok(end)
+    }
+}
+
+#[inline(always)]
+fn copy_chunk<const N: usize>(page: &mut Page, from: usize, to: usize) {
+    let mut chunk = [0; N];
+    chunk.copy_from_slice(&page[from..from + N]);
+    page[to..to + N].copy_from_slice(&chunk);
+}
+
+/// Copies a match to `to` and returns the end of it. May write rubbish behind the end, which the
+/// next instruction overwrites.
+#[inline(always)]
+fn copy_match(page: &mut Page, to: usize, distance: usize, len: usize) -> Result<usize, Corrupt> {
+    let end = to + len;
+    if distance > to || end > PAGE_SIZE {
+        return Err(Corrupt);
+    }
+    let from = to - distance;
+    if distance >= 8 && end + 16 <= PAGE_SIZE {
+        if len <= 8 {
+            copy_chunk::<8>(page, from, to);
+        } else if distance >= 16 {
+            let mut done = 0;
+            while done < len {
+                copy_chunk::<16>(page, from + done, to + done);
+                done += 16;
+            }
+        } else {
+            let mut done = 0;
+            while done < len {
+                copy_chunk::<8>(page, from + done, to + done);
+                done += 8;
+            }
+        }
+    } else if distance == 1 {
+        let byte = page[from];
+        page[to..end].fill(byte);
+    } else if len <= distance {
+        page.copy_within(from..from + len, to);
+    } else {
+        // A pattern shorter than its copy: what is there doubles until it is enough.
+        let mut ready = distance;
+        let mut done = 0;
+        while done < len {
+            let chunk = ready.min(len - done);
+            page.copy_within(from..from + chunk, to + done);
+            done += chunk;
+            ready += chunk;
+        }
+    }
+    Ok(end)
+}
+
+/// Decodes a stream that must fill the page exactly and end with its end mark.
+pub fn decode(stored: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+    let mut reader = Reader { stored, at: 0 };
+    let mut to = 0;
+    let mut before = Before::Match;
+    let first = usize::from(*stored.first().ok_or(Corrupt)?);
+    if first > 17 {
+        reader.at = 1;
+        to = reader.literals(page, 0, first - 17)?;
+        before = if first < 21 { Before::FewLiterals } else { Before::ManyLiterals };
+    }
+    loop {
+        let op = reader.byte()?;
+        let (len, distance, spare);
+        if op >= 64 {
+            len = (op >> 5) + 1;
+            distance = (reader.byte()? << 3) + ((op >> 2) & 7) + 1;
+            spare = op & 3;
+        } else if op >= 32 {
+            len = reader.len(op & 31, 31)? + 2;
+            let pair = reader.pair()?;
+            distance = (pair >> 2) + 1;
+            spare = pair & 3;
+        } else if op >= 16 {
+            // Farther back than a page is long, so only the end of the stream is legal.
+            if op == 17 && reader.pair()? == 0 && to == PAGE_SIZE && reader.at == stored.len() {
+                return Ok(());
+            }
+            return Err(Corrupt);
+        } else if before == Before::Match {
+            let count = reader.len(op, 15)? + 3;
+            to = reader.literals(page, to, count)?;
+            before = Before::ManyLiterals;
+            continue;
+        } else {
+            let (short_len, base) = if before == Before::FewLiterals { (2, 1) } else { (3, 2049) };
+            len = short_len;
+            distance = (reader.byte()? << 2) + (op >> 2) + base;
+            spare = op & 3;
+        }
+        to = copy_match(page, to, distance, len)?;
+        before = Before::Match;
+        if spare != 0 {
+            to = reader.literals(page, to, spare)?;
+            before = Before::FewLiterals;
+        }
+    }
+}

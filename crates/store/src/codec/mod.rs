@@ -1,0 +1,207 @@
+//! Codecs: 4 KiB in, fewer bytes out, and back.
+//!
+//! Encoding and decoding are apart because they happen in different threads with different rules:
+//! the pager owns a [`DecoderSet`] and nothing else, a mover owns a [`CodecSet`]. Every context is
+//! made in a constructor; after that no call allocates, whatever the input.
+//!
+//! Memory of one context in bytes (each reports its own by `context_bytes`, a test holds these):
+//!
+//! | codec | encoder | decoder |
+//! |---|---|---|
+//! | lz4 | 16 Ki (hash table) | 0 |
+//! | lzo | 12 Ki (hash table and stream) | 0 |
+//! | deflate | 198 Ki at level 1, 652 Ki at 6, under 10 Mi from 10 on | 12 Ki |
+//! | zstd | 72 Ki up to level 2, 88 Ki at 3, under 400 Ki at 19 | 94 Ki |
+
+pub mod deflate;
+pub mod lz4;
+pub mod lzo;
+pub mod zstd;
+
+#[cfg(test)]
+mod tests;
+
+use crate::Page;
+use terrace_core::tier::Codec;
+
+/// The stored bytes are not the encoding of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Corrupt;
+
+impl core::fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("stored bytes are not the encoding of a page")
+    }
+}
+
+impl std::error::Error for Corrupt {}
+
+/// A codec context could not be made: a level out of range, or no memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ContextError {
+    /// The codec.
+    pub codec: Codec,
+    /// The level that was asked for.
+    pub level: i32,
+}
+
+impl core::fmt::Display for ContextError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "no {} context of level {}", self.codec.name(), self.level)
+    }
+}
+
+impl std::error::Error for ContextError {}
+
+/// One codec at one level, ready to encode.
+pub enum Encoder {
+    /// LZ4 block.
+    Lz4(lz4::Encoder),
+    /// LZO1X.
+    Lzo(lzo::Encoder),
+    /// Raw deflate.
+    Deflate(deflate::Encoder),
+    /// Zstandard.
+    Zstd(zstd::Encoder),
+}
+
+impl Encoder {
+    /// Makes the context; the only place where an encoder allocates.
+    pub fn new(codec: Codec, level: i32) -> Result<Encoder, ContextError> {
+        let (lowest, highest) = codec.levels();
+        let error = ContextError { codec, level };
+        if !(lowest..=highest).contains(&level) {
+            return Err(error);
+        }
+        Ok(match codec {
+            Codec::Lz4 => Encoder::Lz4(lz4::Encoder::new(level)),
+            Codec::Lzo => Encoder::Lzo(lzo::Encoder::new()),
+            Codec::Deflate => Encoder::Deflate(deflate::Encoder::new(level).ok_or(error)?),
+            Codec::Zstd => Encoder::Zstd(zstd::Encoder::new(level).ok_or(error)?),
+        })
+    }
+
+    /// Encodes a page into `out` and returns the encoded length, or `None` if it does not fit.
+    /// The caller sizes `out` to the cut-off. What is in `out` after `None` has no meaning.
+    pub fn encode(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
+        match self {
+            Encoder::Lz4(e) => e.encode(page, out),
+            Encoder::Lzo(e) => e.encode(page, out),
+            Encoder::Deflate(e) => e.encode(page, out),
+            Encoder::Zstd(e) => e.encode(page, out),
+        }
+    }
+
+    /// Memory held, in bytes.
+    pub fn context_bytes(&self) -> usize {
+        match self {
+            Encoder::Lz4(e) => e.context_bytes(),
+            Encoder::Lzo(e) => e.context_bytes(),
+            Encoder::Deflate(e) => e.context_bytes(),
+            Encoder::Zstd(e) => e.context_bytes(),
+        }
+    }
+}
+
+/// The encoders of one thread, in the order of the list they were made for.
+pub struct EncoderSet {
+    /// One for each distinct (codec, level).
+    encoders: Vec<Encoder>,
+    /// From place in the list to place in `encoders`.
+    by_tier: Vec<usize>,
+}
+
+impl EncoderSet {
+    /// One encoder for each entry; equal entries share one.
+    pub fn new(list: &[(Codec, i32)]) -> Result<EncoderSet, ContextError> {
+        let mut distinct: Vec<(Codec, i32)> = Vec::new();
+        let mut set = EncoderSet { encoders: Vec::new(), by_tier: Vec::new() };
+        for wanted in list {
+            let place = match distinct.iter().position(|d| d == wanted) {
+                Some(place) => place,
+                None => {
+                    set.encoders.push(Encoder::new(wanted.0, wanted.1)?);
+                    distinct.push(*wanted);
+                    distinct.len() - 1
+                }
+            };
+            set.by_tier.push(place);
+        }
+        Ok(set)
+    }
+
+    /// The encoder for entry `n` of the list (its place there, which is not a tier's number).
+    pub fn get(&mut self, n: usize) -> Option<&mut Encoder> {
+        self.encoders.get_mut(*self.by_tier.get(n)?)
+    }
+
+    /// Memory held, in bytes.
+    pub fn context_bytes(&self) -> usize {
+        self.encoders.iter().map(Encoder::context_bytes).sum()
+    }
+}
+
+/// The decoders of one thread. Codecs that were not asked for decode nothing.
+pub struct DecoderSet {
+    lz4: bool,
+    lzo: bool,
+    deflate: Option<deflate::Decoder>,
+    zstd: Option<zstd::Decoder>,
+}
+
+impl DecoderSet {
+    /// Decoders for these codecs (decoding does not depend on the level).
+    pub fn new(codecs: impl IntoIterator<Item = Codec>) -> Result<DecoderSet, ContextError> {
+        let mut set = DecoderSet { lz4: false, lzo: false, deflate: None, zstd: None };
+        for codec in codecs {
+            let error = ContextError { codec, level: 0 };
+            match codec {
+                Codec::Lz4 => set.lz4 = true,
+                Codec::Lzo => set.lzo = true,
+                Codec::Deflate if set.deflate.is_none() => {
+                    set.deflate = Some(deflate::Decoder::new().ok_or(error)?);
+                }
+                Codec::Zstd if set.zstd.is_none() => {
+                    set.zstd = Some(zstd::Decoder::new().ok_or(error)?);
+                }
+                Codec::Deflate | Codec::Zstd => {}
+            }
+        }
+        Ok(set)
+    }
+
+    /// Decodes into exactly one page. On error the content of `page` has no meaning.
+    pub fn decode(&mut self, codec: Codec, stored: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+        match codec {
+            Codec::Lz4 if self.lz4 => lz4::decode(stored, page),
+            Codec::Lzo if self.lzo => lzo::decode(stored, page),
+            Codec::Deflate => self.deflate.as_mut().ok_or(Corrupt)?.decode(stored, page),
+            Codec::Zstd => self.zstd.as_mut().ok_or(Corrupt)?.decode(stored, page),
+            Codec::Lz4 | Codec::Lzo => Err(Corrupt),
+        }
+    }
+
+    /// Memory held, in bytes.
+    pub fn context_bytes(&self) -> usize {
+        self.deflate.as_ref().map_or(0, deflate::Decoder::context_bytes)
+            + self.zstd.as_ref().map_or(0, zstd::Decoder::context_bytes)
+    }
+}
+
+/// All contexts one mover thread needs: it encodes, and decodes what moves between codecs.
+pub struct CodecSet {
+    /// By place in the list.
+    pub encoders: EncoderSet,
+    /// By codec.
+    pub decoders: DecoderSet,
+}
+
+impl CodecSet {
+    /// Contexts for a list of (codec, level), one entry for each compressed tier.
+    pub fn new(list: &[(Codec, i32)]) -> Result<CodecSet, ContextError> {
+        Ok(CodecSet {
+            encoders: EncoderSet::new(list)?,
+            decoders: DecoderSet::new(list.iter().map(|(codec, _)| *codec))?,
+        })
+    }
+}

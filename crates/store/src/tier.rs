@@ -1,0 +1,351 @@
+//! A tier: codec, pool and medium composed, shared by the pager and the movers.
+//!
+//! One mutex guards the pool and, with it, which bytes of the medium mean what. It is held for
+//! bookkeeping and one copy of at most 4 KiB, never across a codec call, an emulated delay or a
+//! release of pages. It is a leaf: nothing is called under it that takes another lock but the
+//! medium's own.
+//!
+//! Two layers: [`Tier::store`] and [`Tier::load`] move encoded bytes (which is also how a page
+//! goes from tier to tier when both have the same codec), [`Tier::store_page`] and
+//! [`Tier::load_page`] add the codec and compare the checksum on the way back.
+//!
+//! A refusal is data: each has a reason and a counter, and the page simply stays where it is.
+
+use crate::codec::{DecoderSet, Encoder};
+use crate::medium::{capacity_pages, Emulated, Medium};
+use crate::page::checksum;
+use crate::pool::{self, Extent, Handle, ObjectPool, PoolStats};
+use crate::{Page, PAGE_SIZE};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use terrace_core::tier::{Codec, MediumKind, TierSpec};
+
+/// Objects moved in one hold of the lock while compacting: the longest a fault may have to wait
+/// for compaction is so many copies, about 3 us.
+const COMPACT_MOVES_PER_HOLD: usize = 4;
+
+/// How often compaction yields to faults before it takes the lock all the same; a system call each,
+/// so a millisecond at most, and compaction cannot starve.
+const GIVE_WAY_YIELDS_MAX: usize = 1000;
+
+/// Why a page was not stored. Expected; the page stays where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Refusal {
+    /// The encoded page is longer than the tier's cut-off.
+    TooBig = 0,
+    /// The codec could not get the page under the cut-off.
+    Incompressible = 1,
+    /// The pool has no room.
+    PoolFull = 2,
+    /// The medium did not take the bytes.
+    MediumFailed = 3,
+}
+
+impl Refusal {
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Refusal; 4] =
+        [Refusal::TooBig, Refusal::Incompressible, Refusal::PoolFull, Refusal::MediumFailed];
+
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refusal::TooBig => "too_big",
+            Refusal::Incompressible => "incompressible",
+            Refusal::PoolFull => "pool_full",
+            Refusal::MediumFailed => "medium_failed",
+        }
+    }
+}
+
+/// Why a stored page could not be brought back. Each means that a promise was broken, by us or by
+/// the medium; what to do about it is the runtime's decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoadError {
+    /// The handle names nothing.
+    NoSuchObject,
+    /// The medium did not give the bytes.
+    MediumFailed,
+    /// The bytes are not the encoding of a page.
+    Corrupt,
+    /// The page is not the one that was stored.
+    WrongChecksum,
+}
+
+impl core::fmt::Display for LoadError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            LoadError::NoSuchObject => "the handle names nothing",
+            LoadError::MediumFailed => "the medium did not give the bytes",
+            LoadError::Corrupt => "the stored bytes are not the encoding of a page",
+            LoadError::WrongChecksum => "the page is not the one that was stored",
+        })
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// Counters of a tier. All but `pool` only grow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TierStats {
+    /// What the pool holds now.
+    pub pool: PoolStats,
+    /// Objects stored.
+    pub stores: u64,
+    /// Objects read.
+    pub loads: u64,
+    /// Objects freed.
+    pub frees: u64,
+    /// Loads that failed, whatever the reason.
+    pub load_errors: u64,
+    /// Pages not stored, by [`Refusal`].
+    pub refusals: [u64; Refusal::ALL.len()],
+    /// Objects moved by compaction.
+    pub compact_moves: u64,
+    /// Bytes given back to the medium.
+    pub released_bytes: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    stores: AtomicU64,
+    loads: AtomicU64,
+    frees: AtomicU64,
+    load_errors: AtomicU64,
+    refusals: [AtomicU64; Refusal::ALL.len()],
+    compact_moves: AtomicU64,
+    released_bytes: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    // Statistics only; nothing is ordered by them.
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// A compressed tier.
+pub struct Tier {
+    codec: Codec,
+    cutoff_bytes: usize,
+    medium: Box<dyn Medium>,
+    pool: Mutex<Box<dyn ObjectPool>>,
+    /// Threads that want the lock to serve a fault. Compaction takes the lock many times in a row
+    /// and would mostly win it again before a thread that it woke has run, so it looks here first.
+    urgent: AtomicU32,
+    counters: Counters,
+}
+
+impl Tier {
+    /// Composes what the description says over the arena that `medium` is. An `emulated` medium
+    /// is made slow here. Encoded pages longer than `cutoff_bytes` are refused.
+    pub fn new(spec: &TierSpec, medium: Box<dyn Medium>, cutoff_bytes: usize) -> Tier {
+        let pool = pool::open(spec.pool, capacity_pages(&*medium));
+        let medium: Box<dyn Medium> = match spec.medium.kind {
+            MediumKind::Emulated => Box::new(Emulated::from_spec(medium, &spec.medium)),
+            MediumKind::Dram => medium,
+        };
+        Tier {
+            codec: spec.codec,
+            cutoff_bytes: cutoff_bytes.min(PAGE_SIZE),
+            medium,
+            pool: Mutex::new(pool),
+            urgent: AtomicU32::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The codec of what is stored here.
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// Longest encoded page it takes, in bytes.
+    pub fn cutoff_bytes(&self) -> usize {
+        self.cutoff_bytes
+    }
+
+    /// Stores encoded bytes and the checksum of the page they decode to.
+    pub fn store(&self, bytes: &[u8], check: u32) -> Result<Handle, Refusal> {
+        if bytes.len() > self.cutoff_bytes {
+            return Err(self.refuse(Refusal::TooBig));
+        }
+        let stored = {
+            let mut pool = self.lock();
+            let handle = pool.alloc(bytes.len(), check);
+            handle.and_then(|h| Some((h, pool.locate(h)?.extent))).map(|(handle, extent)| {
+                // Under the lock: compaction may not move what is not there yet.
+                match self.medium.write(extent.offset, bytes) {
+                    Ok(()) => Ok(handle),
+                    Err(_) => {
+                        pool.free(handle);
+                        Err(Refusal::MediumFailed)
+                    }
+                }
+            })
+        };
+        match stored {
+            Some(Ok(handle)) => {
+                self.medium.wait(bytes.len());
+                add(&self.counters.stores, 1);
+                Ok(handle)
+            }
+            Some(Err(refusal)) => Err(self.refuse(refusal)),
+            None => Err(self.refuse(Refusal::PoolFull)),
+        }
+    }
+
+    /// Copies stored bytes out; returns their length and the checksum given with them.
+    pub fn load(&self, handle: Handle, buf: &mut Page) -> Result<(usize, u32), LoadError> {
+        let loaded = {
+            let pool = self.lock_urgently();
+            pool.locate(handle).ok_or(LoadError::NoSuchObject).and_then(|object| {
+                let len = object.extent.len as usize;
+                let target = buf.get_mut(..len).ok_or(LoadError::Corrupt)?;
+                self.medium
+                    .read(object.extent.offset, target)
+                    .map_err(|_| LoadError::MediumFailed)?;
+                Ok((len, object.check))
+            })
+        };
+        match loaded {
+            Ok((len, _)) => {
+                self.medium.wait(len);
+                add(&self.counters.loads, 1);
+            }
+            Err(_) => add(&self.counters.load_errors, 1),
+        }
+        loaded
+    }
+
+    /// Gives an object up. Constant time; its pages go back to the medium with [`Tier::trim`].
+    /// False if the handle names nothing.
+    pub fn free(&self, handle: Handle) -> bool {
+        let freed = self.lock_urgently().free(handle).is_some();
+        add(&self.counters.frees, u64::from(freed));
+        freed
+    }
+
+    /// Encodes and stores a page. `scratch` holds the encoded bytes meanwhile.
+    pub fn store_page(
+        &self,
+        encoder: &mut Encoder,
+        page: &Page,
+        scratch: &mut Page,
+    ) -> Result<Handle, Refusal> {
+        let out = &mut scratch[..self.cutoff_bytes];
+        let Some(len) = encoder.encode(page, out) else {
+            return Err(self.refuse(Refusal::Incompressible));
+        };
+        self.store(&out[..len], checksum(page))
+    }
+
+    /// Loads and decodes a page, and makes sure that it is the page that was stored. On error the
+    /// content of `page` has no meaning. `scratch` holds the encoded bytes meanwhile.
+    pub fn load_page(
+        &self,
+        decoders: &mut DecoderSet,
+        handle: Handle,
+        scratch: &mut Page,
+        page: &mut Page,
+    ) -> Result<(), LoadError> {
+        let (len, check) = self.load(handle, scratch)?;
+        let outcome = match scratch.get(..len).map(|b| decoders.decode(self.codec, b, page)) {
+            Some(Ok(())) if checksum(page) == check => return Ok(()),
+            Some(Ok(())) => LoadError::WrongChecksum,
+            _ => LoadError::Corrupt,
+        };
+        add(&self.counters.load_errors, 1);
+        Err(outcome)
+    }
+
+    /// Moves at most `moves_max` objects together. Returns the moves made; less than asked for
+    /// means that there is nothing left to gain. A fault waits for a few moves at most.
+    pub fn compact(&self, moves_max: usize) -> usize {
+        let mut buf = [0; PAGE_SIZE];
+        let mut moves = 0;
+        while moves < moves_max {
+            let batch = COMPACT_MOVES_PER_HOLD.min(moves_max - moves);
+            let mut moved_bytes = 0;
+            let mut move_bytes = |from: Extent, to: Extent| {
+                moved_bytes += 2 * from.len as usize;
+                let Some(bytes) = buf.get_mut(..from.len as usize) else { return false };
+                self.medium.read(from.offset, bytes).is_ok()
+                    && self.medium.write(to.offset, bytes).is_ok()
+            };
+            self.give_way();
+            let made = self.lock().compact(batch, &mut move_bytes);
+            if made > 0 {
+                self.medium.wait(moved_bytes);
+            }
+            moves += made;
+            if made < batch {
+                break;
+            }
+        }
+        add(&self.counters.compact_moves, moves as u64);
+        moves
+    }
+
+    /// Gives pages that fell empty back to the medium, at least `bytes_max` bytes of them if there
+    /// are so many. Returns how many bytes. The lock is not held while the medium works.
+    pub fn trim(&self, bytes_max: u64) -> u64 {
+        let mut released = 0;
+        while released < bytes_max {
+            self.give_way();
+            let Some(extent) = self.lock().take_idle() else { break };
+            self.medium.release(extent.offset, u64::from(extent.len));
+            self.lock().give_back(extent);
+            released += u64::from(extent.len);
+        }
+        add(&self.counters.released_bytes, released);
+        released
+    }
+
+    /// Counts a refusal that the caller decided on, and returns it.
+    pub fn refuse(&self, refusal: Refusal) -> Refusal {
+        add(&self.counters.refusals[refusal as usize], 1);
+        refusal
+    }
+
+    /// Counters, each consistent in itself but not with the others.
+    pub fn stats(&self) -> TierStats {
+        let c = &self.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TierStats {
+            pool: self.lock().stats(),
+            stores: get(&c.stores),
+            loads: get(&c.loads),
+            frees: get(&c.frees),
+            load_errors: get(&c.load_errors),
+            refusals: core::array::from_fn(|n| get(&c.refusals[n])),
+            compact_moves: get(&c.compact_moves),
+            released_bytes: get(&c.released_bytes),
+        }
+    }
+
+    fn lock_urgently(&self) -> MutexGuard<'_, Box<dyn ObjectPool>> {
+        // Relaxed: a hint. Who misses it waits for one more batch.
+        self.urgent.fetch_add(1, Ordering::Relaxed);
+        let guard = self.lock();
+        self.urgent.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Lets threads pass that serve faults, for a bounded time.
+    fn give_way(&self) {
+        for _ in 0..GIVE_WAY_YIELDS_MAX {
+            if self.urgent.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Box<dyn ObjectPool>> {
+        // Only tests unwind; the runtime aborts on panic, so there is no poison to heed.
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[path = "tier_tests.rs"]
+mod tests;

@@ -1,0 +1,76 @@
+//! After the constructors nothing allocates: not Rust, and not libdeflate through it.
+//!
+//! The reason: the runtime decodes in the middle of an application's page fault, which may be a
+//! fault inside the application's own `malloc`. (LZ4 gets its state as an argument and zstd has
+//! static contexts; neither has an allocator to call. See the heads of `codec/*.rs`.)
+//!
+//! One test in a process of its own, because it counts for the whole process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
+use terrace_store::{CodecSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_SIZE};
+
+struct Counting;
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes every call on to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn encode_decode_load_and_free_allocate_nothing() {
+    let list: Vec<(Codec, i32)> = Codec::ALL.iter().map(|c| (*c, c.default_level())).collect();
+    let mut codecs = CodecSet::new(&list).unwrap();
+    let pages: Vec<[u8; PAGE_SIZE]> = (0..200u32)
+        .map(|n| core::array::from_fn(|i| (i as u32 / (n + 1)) as u8 ^ (i % 7) as u8))
+        .collect();
+    let (mut scratch, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+    for pool in Pool::ALL {
+        for (n, (codec, _)) in list.iter().enumerate() {
+            let medium = Medium {
+                name: "dram".into(),
+                kind: MediumKind::Dram,
+                usd_per_gib_month: 0.0,
+                latency_ns: 0,
+                bandwidth_mib_s: 0,
+            };
+            let arena = Box::new(HeapMedium::new(1 << 22));
+            let tier = Tier::new(&TierSpec::new(pool, *codec, medium), arena, CUTOFF_BYTES);
+            let encoder = codecs.encoders.get(n).unwrap();
+            let mut handles = Vec::with_capacity(pages.len());
+            // The first store makes tables; the way down may. The codec may not.
+            let deflate_before = terrace_store::codec::deflate::allocations();
+            for page in &pages {
+                handles.push(tier.store_page(encoder, page, &mut scratch));
+            }
+            let before = CALLS.load(Ordering::Relaxed);
+            for page in &pages {
+                encoder.encode(page, &mut scratch);
+            }
+            for (handle, page) in handles.iter().zip(&pages) {
+                let Ok(handle) = handle else { continue };
+                tier.load_page(&mut codecs.decoders, *handle, &mut scratch, &mut back).unwrap();
+                assert!(back == *page);
+                assert!(tier.free(*handle));
+            }
+            assert_eq!(CALLS.load(Ordering::Relaxed), before, "{} {}", pool.name(), codec.name());
+            assert_eq!(terrace_store::codec::deflate::allocations(), deflate_before);
+            assert!(tier.stats().loads > 50);
+        }
+    }
+}
