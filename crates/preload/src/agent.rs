@@ -71,14 +71,17 @@ fn open_uffd() -> Result<Uffd, String> {
         | feature::EVENT_UNMAP
         | feature::THREAD_ID
         | feature::MOVE;
-    let mut uffd = Uffd::open(base | feature::EVENT_FORK)
-        .or_else(|_| Uffd::open(base))
-        .map_err(|errno| match errno {
-            libc::EPERM | libc::EACCES => {
-                "userfaultfd is not permitted (see `terrace doctor`)".to_string()
+    let mut uffd =
+        Uffd::open(base | feature::EVENT_FORK).or_else(|_| Uffd::open(base)).map_err(|errno| {
+            match errno {
+                libc::EPERM | libc::EACCES => {
+                    "userfaultfd is not permitted (see `terrace doctor`)".to_string()
+                }
+                libc::EINVAL => {
+                    "the kernel has no UFFDIO_MOVE (6.8 or newer is needed)".to_string()
+                }
+                e => format!("userfaultfd: errno {e}"),
             }
-            libc::EINVAL => "the kernel has no UFFDIO_MOVE (6.8 or newer is needed)".to_string(),
-            e => format!("userfaultfd: errno {e}"),
         })?;
     uffd.raise_fd();
     Ok(uffd)
@@ -187,7 +190,7 @@ impl Agent {
         let regions = self.tracker.close();
         let closed = self.rt.window.swap(n, Ordering::Relaxed);
         self.tracker.follow();
-        if self.estimates.is_empty() || closed % ESTIMATE_EVERY == 0 {
+        if self.estimates.is_empty() || closed.is_multiple_of(ESTIMATE_EVERY) {
             self.estimates = self.estimate().unwrap_or_default();
         }
         let report = self.report(closed, regions);

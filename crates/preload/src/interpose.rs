@@ -102,7 +102,11 @@ pub unsafe extern "C" fn dup2(from: libc::c_int, to: libc::c_int) -> libc::c_int
 /// # Safety
 /// As for libc's.
 #[no_mangle]
-pub unsafe extern "C" fn dup3(from: libc::c_int, to: libc::c_int, flags: libc::c_int) -> libc::c_int {
+pub unsafe extern "C" fn dup3(
+    from: libc::c_int,
+    to: libc::c_int,
+    flags: libc::c_int,
+) -> libc::c_int {
     if is_ours(to) {
         return fail(libc::EBUSY);
     }

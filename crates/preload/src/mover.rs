@@ -29,9 +29,11 @@ const MOVE_OUT_PAGES: usize = 128;
 const INSTALL_PAGES: usize = 16;
 /// Windows for which an incompressible page is not tried again.
 pub const RETRY_WINDOWS: u8 = 16;
-/// Objects moved by compaction after each region, and bytes given back, at most.
+/// Objects moved by compaction after each region, at most.
 const COMPACT_MOVES: usize = 64;
-const TRIM_BYTES: u64 = 4 << 20;
+/// Empty pages a pool may keep: this part of it, and never less than this many bytes.
+const IDLE_SHARE: u64 = 64;
+const IDLE_BYTES_MIN: u64 = 1 << 20;
 
 /// Reasons as counted in `wire::REFUSALS`.
 #[derive(Clone, Copy)]
@@ -173,7 +175,13 @@ impl Mover {
         }
         for (_, t) in self.rt.stores.iter() {
             t.compact(COMPACT_MOVES);
-            t.trim(TRIM_BYTES);
+            // Pages that fell empty are kept for the next region up to a small share: giving one
+            // back and taking it again costs a system call and a page fault.
+            let pool = t.stats().pool;
+            let keep = (pool.pool_bytes / IDLE_SHARE).max(IDLE_BYTES_MIN);
+            if pool.idle_bytes > keep {
+                t.trim(pool.idle_bytes - keep / 2);
+            }
         }
     }
 
@@ -307,7 +315,8 @@ impl Mover {
         tier: TierId,
     ) -> Option<PageWord> {
         let rt = self.rt;
-        let ((from, from_config), (to, to_config)) = (rt.stores.get(w.tier())?, rt.stores.get(tier)?);
+        let ((from, from_config), (to, to_config)) =
+            (rt.stores.get(w.tier())?, rt.stores.get(tier)?);
         let counters = &rt.stats.tiers[tier.index()];
         let stored = if from_config.codec == to_config.codec {
             let (len, check) = from.load(Handle(w.payload()), &mut self.encoded).ok()?;
@@ -318,7 +327,8 @@ impl Mover {
             }
             to.store(&self.encoded[..len], check)
         } else {
-            let loaded = rt.load_page(w, &mut self.codecs.decoders, &mut self.encoded, &mut self.page);
+            let loaded =
+                rt.load_page(w, &mut self.codecs.decoders, &mut self.encoded, &mut self.page);
             if region.word(i) != w {
                 return None;
             }

@@ -43,19 +43,17 @@ pub struct Region {
 
 impl Region {
     fn new(base: u64) -> Region {
-        const ZERO64: AtomicU64 = AtomicU64::new(0);
-        const ZERO16: AtomicU16 = AtomicU16::new(0);
         Region {
             base,
-            words: [ZERO64; REGION_PAGES],
-            registered: [ZERO64; 8],
+            words: [const { AtomicU64::new(0) }; REGION_PAGES],
+            registered: [const { AtomicU64::new(0) }; 8],
             slot: AtomicU64::new(0),
             tier: AtomicU8::new(0),
             age_windows: AtomicU8::new(0),
             rest_windows: AtomicU8::new(0),
             resident_at_open: AtomicU16::new(0),
             resident: AtomicU16::new(0),
-            stored: [ZERO16; MAX_TIERS],
+            stored: [const { AtomicU16::new(0) }; MAX_TIERS],
             faults: AtomicU32::new(0),
             zero_faults: AtomicU32::new(0),
             samples: AtomicU8::new(0),
@@ -202,7 +200,9 @@ impl RegionTable {
         }
         let mut leaf_ptr = self.top[top].load(Ordering::Acquire);
         if leaf_ptr.is_null() {
-            leaf_ptr = Box::into_raw(Box::new(Leaf([const { AtomicPtr::new(std::ptr::null_mut()) }; LEAF_LEN])));
+            leaf_ptr = Box::into_raw(Box::new(Leaf(
+                [const { AtomicPtr::new(std::ptr::null_mut()) }; LEAF_LEN],
+            )));
             self.top[top].store(leaf_ptr, Ordering::Release);
         }
         let region: &'static Region =

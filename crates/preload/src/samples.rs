@@ -52,7 +52,10 @@ impl SampleSlots {
                 // Room for its way back, so that the pager never allocates for it.
                 let want = l.fresh as usize;
                 if l.free.capacity() < want {
-                    let (f, d) = (want.next_power_of_two() - l.free.len(), want.next_power_of_two() - l.dirty.len());
+                    let (f, d) = (
+                        want.next_power_of_two() - l.free.len(),
+                        want.next_power_of_two() - l.dirty.len(),
+                    );
                     l.free.reserve(f);
                     l.dirty.reserve(d);
                 }

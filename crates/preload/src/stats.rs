@@ -18,7 +18,10 @@ pub struct Histogram {
 
 impl Histogram {
     const fn new() -> Histogram {
-        Histogram { counts: [const { AtomicU32::new(0) }; SUB * OCTAVES], sum_ns: AtomicU64::new(0) }
+        Histogram {
+            counts: [const { AtomicU32::new(0) }; SUB * OCTAVES],
+            sum_ns: AtomicU64::new(0),
+        }
     }
 
     /// Adds one value.

@@ -12,8 +12,8 @@
 
 use crate::region::{page_index, Region};
 use crate::runtime::Runtime;
-use crate::sys::proc::{self, Pagemap};
 use crate::sys::memory;
+use crate::sys::proc::{self, Pagemap};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, REGION_BYTES, REGION_PAGES};
@@ -50,13 +50,8 @@ impl Tracker {
 
     /// Closes the window: samples go home, and every followed region is reported.
     pub fn close(&mut self) -> Vec<RegionReport> {
-        let followed: Vec<&'static Region> = self
-            .rt
-            .table
-            .all()
-            .into_iter()
-            .filter(|r| r.registered_bits() != [0; 8])
-            .collect();
+        let followed: Vec<&'static Region> =
+            self.rt.table.all().into_iter().filter(|r| r.registered_bits() != [0; 8]).collect();
         for batch in followed.chunks(SAMPLE_BATCH) {
             let sampled: Vec<&'static Region> =
                 batch.iter().copied().filter(|r| has_samples(r)).collect();

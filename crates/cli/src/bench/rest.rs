@@ -33,7 +33,8 @@ const SET_SHARE: f64 = 0.05;
 /// driven in turn; the one not measured is stopped. Every reply is compared with what was written.
 ///
 /// JSON (--json): `throughput_ratio` (median over the pairs of Terrace / plain), `p50_ratio`,
-/// `p99_ratio` (over all slices), `plain_ops_s`, `terrace_ops_s` (medians), `pairs[]` with
+/// `p99_ratio` (over all slices), `redis_cpu_per_op_ratio` (CPU time of Redis's main thread for an
+/// operation, over all slices: steadier than throughput where a machine has other work), `plain_ops_s`, `terrace_ops_s` (medians), `pairs[]` with
 /// `plain_ops_s`, `terrace_ops_s`, `ratio`; `wrong_values`; `keys`, `clients`, `slice_s`,
 /// `window_s`; `machine`, `kernel`, `distribution`, `thp`, `version`, `redis`, `date`.
 #[derive(clap::Args, Clone, Debug)]
@@ -42,10 +43,10 @@ pub struct RestArgs {
     #[arg(long, default_value_t = 67_300)]
     pub keys: u64,
     /// Pairs of slices, one plain and one under Terrace
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 16)]
     pub pairs: usize,
     /// Measured seconds of a slice
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 2.0)]
     pub slice: f64,
     /// Length of a profile window in seconds
     #[arg(long, default_value_t = 1.0)]
@@ -75,6 +76,7 @@ struct RestReport {
     throughput_ratio: f64,
     p50_ratio: f64,
     p99_ratio: f64,
+    redis_cpu_per_op_ratio: f64,
     plain_ops_s: f64,
     terrace_ops_s: f64,
     pairs: Vec<Pair>,
@@ -93,6 +95,7 @@ struct Side {
     server: Server,
     versions: Vec<u16>,
     latency: Histogram,
+    cpu: Duration,
     seed: u64,
 }
 
@@ -130,6 +133,7 @@ pub fn run(args: RestArgs) -> Result<()> {
             server,
             versions,
             latency: Histogram::default(),
+            cpu: Duration::ZERO,
             seed: 0,
         })
     };
@@ -162,12 +166,11 @@ pub fn run(args: RestArgs) -> Result<()> {
     }
     let relative = |q| terrace.latency.quantile_us(q) / plain.latency.quantile_us(q).max(1e-9);
     let (p50_ratio, p99_ratio) = (relative(0.5), relative(0.99));
-    plain.server.stop()?;
-    terrace.server.stop()?;
     let report = RestReport {
         throughput_ratio: median(pairs.iter().map(|p| p.ratio)),
         p50_ratio,
         p99_ratio,
+        redis_cpu_per_op_ratio: cpu_per_op(&terrace) / cpu_per_op(&plain).max(1e-12),
         plain_ops_s: median(pairs.iter().map(|p| p.plain_ops_s)),
         terrace_ops_s: median(pairs.iter().map(|p| p.terrace_ops_s)),
         wrong_values: wrong.count,
@@ -178,6 +181,8 @@ pub fn run(args: RestArgs) -> Result<()> {
         machine: Machine::here(),
         pairs,
     };
+    plain.server.stop()?;
+    terrace.server.stop()?;
     finish(&args, &report, &wrong)
 }
 
@@ -189,13 +194,14 @@ fn finish(args: &RestArgs, report: &RestReport, wrong: &WrongValues) -> Result<(
     let ratios = || report.pairs.iter().map(|p| p.ratio);
     println!(
         "Redis under terrace at rest: {:.3} of plain throughput (median of {} pairs, {:.3} to {:.3}), \
-         p50 {:.3}x, p99 {:.3}x",
+         p50 {:.3}x, p99 {:.3}x, CPU of Redis for an operation {:.3}x",
         report.throughput_ratio,
         report.pairs.len(),
         ratios().fold(f64::INFINITY, f64::min),
         ratios().fold(0.0, f64::max),
         report.p50_ratio,
-        report.p99_ratio
+        report.p99_ratio,
+        report.redis_cpu_per_op_ratio
     );
     let m = &report.machine;
     println!(
@@ -222,14 +228,16 @@ fn slice(
     let streams: Result<Vec<_>> = (0..args.clients).map(|_| side.server.connect()).collect();
     let (streams, control) = (streams?, Control::default());
     let (versions, seed) = (&mut side.versions, side.seed);
-    let driven = std::thread::scope(|scope| {
+    let server = &side.server;
+    let (driven, cpu) = std::thread::scope(|scope| {
         let generator =
             scope.spawn(|| load::drive(streams, content, versions, mix, seed, &control));
         nap(SLICE_WARMUP, &|| generator.is_finished());
         control.set(Phase::Measure);
+        let before = server.application_cpu();
         nap(Duration::from_secs_f64(args.slice), &|| generator.is_finished());
         control.set(Phase::Stop);
-        generator.join()
+        (generator.join(), server.application_cpu().saturating_sub(before))
     });
     sys::stop_if_interrupted()?;
     let Ok(driven) = driven else { anyhow::bail!("the load generator panicked") };
@@ -238,6 +246,7 @@ fn slice(
     })?;
     side.server.pause();
     side.latency.merge(&measured.latency);
+    side.cpu += cpu;
     let throughput = measured.throughput();
     wrong.merge(measured.wrong);
     Ok(throughput)
@@ -253,6 +262,10 @@ fn nap(time: Duration, ended: &dyn Fn() -> bool) {
         }
         std::thread::sleep(left.min(Duration::from_millis(50)));
     }
+}
+
+fn cpu_per_op(side: &Side) -> f64 {
+    side.cpu.as_secs_f64() / side.latency.count().max(1) as f64
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -1,4 +1,5 @@
-//! What the numbers were measured on. A number without its machine is an anecdote.
+//! What the numbers were measured on, in the words of the demo's JSON and report: the machine, and
+//! what besides Terrace ran on it.
 
 use serde::Serialize;
 use std::fs;
@@ -27,22 +28,19 @@ pub struct Machine {
 impl Machine {
     /// Looks at this machine.
     pub fn here() -> Machine {
-        let cpuinfo = read("/proc/cpuinfo");
-        let model = field(&cpuinfo, "model name").unwrap_or(std::env::consts::ARCH);
-        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let meminfo = read("/proc/meminfo");
-        let kib = field(&meminfo, "MemTotal").and_then(|t| t.split(' ').next()?.parse().ok());
-        let gib = kib.unwrap_or(0.0_f64) / f64::from(1 << 20);
-        let virt = if cpuinfo.contains(" hypervisor") { ", virtual machine" } else { "" };
+        let hardware = crate::machine::Machine::here();
+        let (model, cpus) = (&hardware.cpu_model, hardware.cpus);
+        let gib = hardware.memory_bytes as f64 / (1_u64 << 30) as f64;
+        let virt = if hardware.is_virtual { ", virtual machine" } else { "" };
         let os = read("/etc/os-release");
         let os = os.lines().find_map(|l| l.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux");
         let thp = read("/sys/kernel/mm/transparent_hugepage/enabled");
         let thp = thp.split_once('[').and_then(|(_, t)| t.split_once(']')).map(|(t, _)| t);
         Machine {
             machine: format!("{model}, {cpus} CPUs, {gib:.1} GiB{virt}"),
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            kernel: hardware.kernel,
             distribution: os.trim_matches('"').to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: hardware.terrace,
             redis: redis_version(),
             thp: thp.unwrap_or("unknown").to_owned(),
             date: date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())),
@@ -52,11 +50,6 @@ impl Machine {
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
-}
-
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let line = text.lines().find(|l| l.starts_with(name))?;
-    line.split_once(':').map(|(_, value)| value.trim())
 }
 
 fn redis_version() -> String {

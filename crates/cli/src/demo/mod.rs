@@ -74,7 +74,7 @@ pub struct DemoArgs {
     /// Number of keys, of 3,990 bytes on average [default: 275000 = 1.02 GiB; quick: 34000]
     #[arg(long)]
     pub keys: Option<u64>,
-    /// Measured seconds of a run [default: 45; quick: 8]
+    /// Measured seconds of a run [default: 40; quick: 8]
     #[arg(long)]
     pub seconds: Option<f64>,
     /// Seconds a run is driven before it is measured [default: 20; quick: 4]
@@ -124,7 +124,7 @@ impl DemoArgs {
     fn times(&self) -> Times {
         Times {
             warmup: Duration::from_secs_f64(self.pick(self.warmup, 20.0, 4.0)),
-            measure: Duration::from_secs_f64(self.pick(self.seconds, 45.0, 8.0)),
+            measure: Duration::from_secs_f64(self.pick(self.seconds, 40.0, 8.0)),
         }
     }
 

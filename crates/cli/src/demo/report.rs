@@ -44,7 +44,7 @@ pub fn render(outcomes: &[Outcome], rows: &[Row], notes: &Notes) -> String {
     );
     over_time(&mut out, outcomes, &tiered);
     tier_table(&mut out, rows, &colors);
-    environment(&mut out, notes);
+    environment(&mut out, rows, notes);
     out.push_str("</main></body></html>\n");
     out
 }
@@ -427,7 +427,7 @@ fn tier_table(out: &mut String, rows: &[Row], colors: &TierColors) {
     out.push_str("</table></div>");
 }
 
-fn environment(out: &mut String, notes: &Notes) {
+fn environment(out: &mut String, rows: &[Row], notes: &Notes) {
     out.push_str("<h2>How this was measured</h2><dl>");
     let m = &notes.machine;
     let mut item = |name: &str, text: &str| {
@@ -439,6 +439,9 @@ fn environment(out: &mut String, notes: &Notes) {
     item("versions", &format!("terrace {}, redis {}", m.version, m.redis));
     item("load", &notes.workload);
     item("values", &notes.content);
+    if let Some(row) = rows.iter().find(|r| !r.tracker.is_empty()) {
+        item("access tracking", &row.tracker);
+    }
     item("baseline", &notes.baseline);
     for medium in &notes.media {
         item("emulated medium", &medium.sentence());

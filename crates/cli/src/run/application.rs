@@ -65,7 +65,9 @@ impl Application {
             policy: match policy.kind {
                 PolicyKind::None => None,
                 PolicyKind::Analytical => Some(Box::new(Analytical::new(policy.alpha))),
-                PolicyKind::Waterfall => Some(Box::new(Waterfall::new(threshold(policy.threshold)))),
+                PolicyKind::Waterfall => {
+                    Some(Box::new(Waterfall::new(threshold(policy.threshold))))
+                }
             },
             shared,
             tracker: doctor::tracker(),
@@ -104,7 +106,9 @@ impl Application {
                 Ok(Some(FromRuntime::Refused(why))) => bail!("{why}"),
                 Ok(Some(FromRuntime::Hello(_))) => bail!("its runtime said hello twice"),
                 Ok(None) => break,
-                Err(e) => return Err(e.context("its runtime does not answer; no more plans for it")),
+                Err(e) => {
+                    return Err(e.context("its runtime does not answer; no more plans for it"))
+                }
             };
             let cpu_before = signals::thread_cpu_ns();
             let solve_start = Instant::now();
@@ -323,7 +327,8 @@ impl Application {
                 real.push(tier(spec, t));
             }
         }
-        let (all, real) = (tco_measured(application, dram, &all), tco_measured(application, dram, &real));
+        let (all, real) =
+            (tco_measured(application, dram, &all), tco_measured(application, dram, &real));
         let stored: u64 = report.tiers.iter().map(|t| t.pages * 4096).sum();
         Money {
             managed_bytes: application + stored,

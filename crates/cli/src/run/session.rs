@@ -119,7 +119,10 @@ impl Shared {
 fn open_timeline(path: &Path) -> Result<Mutex<File>> {
     let file = OpenOptions::new().create(true).append(true).open(path);
     Ok(Mutex::new(file.with_context(|| {
-        format!("--timeline: {} cannot be written; name a file in a folder that exists", path.display())
+        format!(
+            "--timeline: {} cannot be written; name a file in a folder that exists",
+            path.display()
+        )
     })?))
 }
 

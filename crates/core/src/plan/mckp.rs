@@ -79,7 +79,7 @@ impl<'a> Matrix<'a> {
     pub fn new(options: usize, perf: &'a [f64], tco: &'a [f64]) -> Option<Matrix<'a>> {
         let fits = (1..=MAX_TIERS).contains(&options)
             && perf.len() == tco.len()
-            && perf.len() % options == 0;
+            && perf.len().is_multiple_of(options);
         fits.then_some(Matrix { options, perf, tco })
     }
 }

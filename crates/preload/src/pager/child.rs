@@ -13,8 +13,8 @@
 use super::Pager;
 use crate::region::{page_index, Region};
 use crate::stats;
-use crate::sys::{memory, thread};
 use crate::sys::uffd::{Event, EventBuffer, Failure, Uffd};
+use crate::sys::{memory, thread};
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES, REGION_PAGES};

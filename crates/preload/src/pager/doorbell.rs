@@ -44,7 +44,10 @@ impl Doorbell {
     }
 
     /// Runs `f` on the pager thread and returns its result. Must not be called from there.
-    pub fn call<R: Send + 'static>(&self, mut f: impl FnMut(&mut Pager) -> R + Send + 'static) -> R {
+    pub fn call<R: Send + 'static>(
+        &self,
+        mut f: impl FnMut(&mut Pager) -> R + Send + 'static,
+    ) -> R {
         let answer = Arc::new(Mutex::new(None));
         let to = answer.clone();
         let _ringing = self.ringing.lock().unwrap_or_else(PoisonError::into_inner);

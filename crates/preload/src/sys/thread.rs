@@ -122,7 +122,8 @@ pub fn set_nice(nice: i32) {
 
 /// Sleeps.
 pub fn sleep_us(us: u64) {
-    let t = libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
+    let t =
+        libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
     // SAFETY: a system call on plain data.
     unsafe { libc::nanosleep(&t, std::ptr::null_mut()) };
 }

@@ -9,12 +9,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Feature bits of `UFFDIO_API`.
 pub mod feature {
-    pub const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+    /// Write-protect faults (Linux 5.7), for the doorbell.
+    pub const PAGEFAULT_FLAG_WP: u64 = 1;
+    /// Forks are announced, and the child's registrations handed over. Needs CAP_SYS_PTRACE.
     pub const EVENT_FORK: u64 = 1 << 1;
+    /// mremap is announced.
     pub const EVENT_REMAP: u64 = 1 << 2;
+    /// madvise that drops pages is announced.
     pub const EVENT_REMOVE: u64 = 1 << 3;
+    /// munmap is announced.
     pub const EVENT_UNMAP: u64 = 1 << 6;
+    /// A fault names its thread.
     pub const THREAD_ID: u64 = 1 << 8;
+    /// `UFFDIO_MOVE` (Linux 6.8).
     pub const MOVE: u64 = 1 << 16;
 }
 
@@ -28,7 +35,7 @@ const IOC_ZEROPAGE: u64 = iowr(0x04, 32);
 const IOC_MOVE: u64 = iowr(0x05, 40);
 const IOC_WRITEPROTECT: u64 = iowr(0x06, 24);
 /// `USERFAULTFD_IOC_NEW` on `/dev/userfaultfd`.
-const IOC_NEW: u64 = (0xaa << 8) | 0x00;
+const IOC_NEW: u64 = 0xaa << 8;
 
 const fn iowr(nr: u64, size: u64) -> u64 {
     (3 << 30) | (size << 16) | (UFFD_API << 8) | nr
@@ -79,16 +86,45 @@ fn failure(errno: i32) -> Failure {
 /// One message read from the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A thread touched a missing (or, with `wp`, write-protected) page.
-    Fault { address: u64, write: bool, wp: bool, tid: u32 },
-    /// The process forked; the descriptor for the child's copy of the registrations.
-    Fork { child: RawFd },
+    /// A thread touched a missing or write-protected page.
+    Fault {
+        /// Where, rounded to the page by the kernel.
+        address: u64,
+        /// It was writing.
+        write: bool,
+        /// The page is there and write-protected.
+        wp: bool,
+        /// Kernel id of the thread.
+        tid: u32,
+    },
+    /// The process forked.
+    Fork {
+        /// Descriptor for the child's copy of the registrations.
+        child: RawFd,
+    },
     /// A registered range moved.
-    Remap { from: u64, to: u64, len: u64 },
+    Remap {
+        /// Its old address.
+        from: u64,
+        /// Its new address.
+        to: u64,
+        /// Its length, bytes.
+        len: u64,
+    },
     /// The content of a range is being dropped (madvise); the mapping stays.
-    Remove { start: u64, end: u64 },
+    Remove {
+        /// First byte.
+        start: u64,
+        /// One past the last byte.
+        end: u64,
+    },
     /// A range was unmapped.
-    Unmap { start: u64, end: u64 },
+    Unmap {
+        /// First byte.
+        start: u64,
+        /// One past the last byte.
+        end: u64,
+    },
 }
 
 /// A userfaultfd.
@@ -313,6 +349,12 @@ pub struct EventBuffer {
     len: usize,
 }
 
+impl Default for EventBuffer {
+    fn default() -> EventBuffer {
+        EventBuffer::new()
+    }
+}
+
 impl EventBuffer {
     /// Places: several read batches, because draining events (see `Failure::Changing`) may meet
     /// faults that have to wait.
@@ -388,7 +430,10 @@ mod tests {
         }
         assert_eq!(b.pop_event(), Some(remove));
         assert_eq!(b.pop_event(), None);
-        assert_eq!([b.pop(), b.pop(), b.pop(), b.pop()].map(|e| e.is_some()), [true, true, true, false]);
+        assert_eq!(
+            [b.pop(), b.pop(), b.pop(), b.pop()].map(|e| e.is_some()),
+            [true, true, true, false]
+        );
     }
 
     #[test]

@@ -141,7 +141,7 @@ pub fn wait_until_out(share: f64, timeout: Duration) -> impl FnOnce(&Mapping) ->
 
 /// Looks at the flag once in 256 rounds.
 fn stop_if_interrupted(round: usize) -> io::Result<()> {
-    if round % 256 == 0 && interrupted() {
+    if round.is_multiple_of(256) && interrupted() {
         return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
     }
     Ok(())

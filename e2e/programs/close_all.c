@@ -1,0 +1,40 @@
+/* Daemons close every descriptor they do not know; ours must survive, however they do it. */
+#include "hazard.h"
+
+int main(int argc, char **argv) {
+    size_t bytes = 16 * MIB;
+    const char *how = argc > 1 ? argv[1] : "close";
+    char *p = demoted(bytes);
+    int file = open("/dev/null", O_RDWR);
+    MUST(file);
+    if (strcmp(how, "close") == 0) {
+        for (int fd = 3; fd < 65536; fd++) close(fd);
+    } else if (strcmp(how, "close_range") == 0) {
+        MUST(close_range(3, ~0u, 0));
+    } else if (strcmp(how, "close_on_exec") == 0) {
+        MUST(close_range(3, ~0u, 4 /* CLOSE_RANGE_CLOEXEC */));
+        close(file);
+    } else if (strcmp(how, "closefrom") == 0) {
+        closefrom(3);
+    } else if (strcmp(how, "dup2") == 0) {
+        /* A number of one's own choice may be ours: refused or not, nothing breaks. */
+        for (int fd = 3; fd < 1100; fd++) dup2(2, fd);
+        for (int fd = 3; fd < 1100; fd++) close(fd);
+    } else if (strcmp(how, "fork") == 0) {
+        pid_t pid = fork();
+        MUST(pid);
+        if (pid == 0) {
+            for (int fd = 3; fd < 65536; fd++) close(fd);
+            check(p, bytes, 1);
+            _exit(0);
+        }
+        join_child(pid);
+        close(file);
+    }
+    EXPECT(fcntl(file, F_GETFD) == -1 && errno == EBADF);
+    check(p, bytes, 1);
+    fill(p, bytes, 2);
+    wait_demoted(bytes); /* the planner can still be heard */
+    check(p, bytes, 2);
+    return done();
+}
