@@ -48,7 +48,15 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     if not TERRACE.exists():
         pytest.fail(f"{TERRACE} is missing: build it, or set TERRACE_BIN")
     folder = tmp_path_factory.mktemp("instances")
-    command = [TERRACE, "bench", "plan", "--dump-instances", folder, "--seed", "20240405"]
+    command: list[str | Path] = [
+        TERRACE,
+        "bench",
+        "plan",
+        "--dump-instances",
+        folder,
+        "--seed",
+        "20240405",
+    ]
     limits = ["--count", str(INSTANCES), "--max-regions", str(REGIONS_MAX)]
     subprocess.run([*command, *limits], check=True, timeout=60, stdout=subprocess.DEVNULL)
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]

@@ -20,6 +20,16 @@ int main(int argc, char **argv) {
         /* A number of one's own choice may be ours: refused or not, nothing breaks. */
         for (int fd = 3; fd < 1100; fd++) dup2(2, fd);
         for (int fd = 3; fd < 1100; fd++) close(fd);
+    } else if (strcmp(how, "reuse") == 0) {
+        /* The numbers get new owners: files that read as zeros at any offset. */
+        for (int fd = 3; fd < 65536; fd++) close(fd);
+        for (int n = 0; n < 60; n++) MUST(open("/dev/zero", O_RDWR));
+        check(p, bytes, 1);
+        fill(p, bytes, 2);
+        pause_ms(2000);
+        check(p, bytes, 2);
+        for (int fd = 3; fd < 65536; fd++) close(fd);
+        fill(p, bytes, 1);
     } else if (strcmp(how, "fork") == 0) {
         pid_t pid = fork();
         MUST(pid);

@@ -17,8 +17,9 @@ static void *work(void *arg) {
 
 static void *forever(void *arg) {
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
-    for (uint64_t seed = (uint64_t)(uintptr_t)arg + 1;;)
+    for (uint64_t seed = (uint64_t)(uintptr_t)arg + 1; seed != 0;)
         (void)*(volatile char *)(p + next_random(&seed) % (bytes / PAGE) * PAGE);
+    return NULL;
 }
 
 int main(void) {

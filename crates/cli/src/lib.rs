@@ -6,6 +6,7 @@
 
 pub mod bench {
     //! Measurements that back the promises of SPEC.md.
+    pub mod fault;
     pub mod kernel_swap;
     pub mod plan;
     pub mod rest;

@@ -58,8 +58,7 @@ pub fn run(path: &std::path::Path) {
         ));
         return;
     };
-    let Some(tracker) = Tracker::new(rt) else { return };
-    Agent { rt, queue, tracker, link, estimates: Vec::new() }.serve();
+    Agent { rt, queue, tracker: Tracker::new(rt), link, estimates: Vec::new() }.serve();
 }
 
 /// The features in order of what we can do without: all, then without fork events, which need
@@ -96,6 +95,7 @@ fn build(uffd: Uffd, config: Configure) -> Option<(&'static Runtime, Arc<Queue>)
         table: RegionTable::default(),
         stores,
         stats: Stats::default(),
+        pagemap: proc::Pagemap::open()?,
         doorbell: Doorbell::new(uffd)?,
         samples: SampleSlots::new(uffd)?,
         window: AtomicU32::new(1),
@@ -161,7 +161,7 @@ impl Agent {
                     let regions = entries
                         .iter()
                         .filter_map(|e| Some((self.rt.table.get(e.region)?, e.tier)))
-                        .filter(|(r, _)| r.registered_bits() != [0; 8]);
+                        .filter(|(r, _)| r.is_followed());
                     let jobs: Vec<_> = regions.collect();
                     for (r, tier) in &jobs {
                         r.tier.store(tier.0, Ordering::Relaxed);
@@ -189,7 +189,6 @@ impl Agent {
     fn window(&mut self, n: u32) {
         let regions = self.tracker.close();
         let closed = self.rt.window.swap(n, Ordering::Relaxed);
-        self.tracker.follow();
         if self.estimates.is_empty() || closed.is_multiple_of(ESTIMATE_EVERY) {
             self.estimates = self.estimate().unwrap_or_default();
         }
@@ -212,7 +211,7 @@ impl Agent {
                 pages: held[id.index()],
                 same_pages: stats::get(&c.same_pages),
                 stored_bytes: p.object_bytes,
-                pool_bytes: p.pool_bytes + p.metadata_bytes,
+                pool_bytes: p.pool_bytes + p.idle_bytes + p.metadata_bytes,
                 faults: c.fault_ns.count(),
                 fault_ns_p50: c.fault_ns.quantile_ns(0.5),
                 fault_ns_p99: c.fault_ns.quantile_ns(0.99),
@@ -244,11 +243,10 @@ impl Agent {
     /// Heap and stacks that are resident. The pools' bookkeeping is on the heap too and counted
     /// with the pools, so it is taken off here.
     fn runtime_bytes(&self) -> u64 {
-        let pagemap = proc::Pagemap::open();
-        let stacks: u64 = thread::stacks()
-            .filter_map(|at| pagemap.as_ref()?.present(at))
-            .map(|bits| bits.iter().map(|b| u64::from(b.count_ones())).sum::<u64>() * 4096)
-            .sum();
+        let mut stacks = 0;
+        for at in thread::stacks() {
+            self.rt.pagemap.scan(at, at + thread::STACK_BYTES as u64, |a, b| stacks += b - a);
+        }
         let metadata: u64 = self.rt.stores.iter().map(|(_, t)| t.stats().pool.metadata_bytes).sum();
         (memory::heap_bytes() + stacks).saturating_sub(metadata)
     }
@@ -294,19 +292,12 @@ impl Agent {
     }
 
     fn sample_pages(&self) -> Vec<Box<Page>> {
-        let regions: Vec<_> = self
-            .rt
-            .table
-            .all()
-            .into_iter()
-            .filter(|r| r.resident.load(Ordering::Relaxed) > 0 || r.registered_bits() != [0; 8])
-            .collect();
-        let Some(pagemap) = proc::Pagemap::open() else { return Vec::new() };
+        let regions: Vec<_> = self.rt.table.all().into_iter().filter(|r| r.is_followed()).collect();
         let mut pages = Vec::new();
         for k in 0..ESTIMATE_PAGES {
             let Some(r) = regions.get(k * regions.len() / ESTIMATE_PAGES) else { break };
             let i = (k * 197) % REGION_PAGES;
-            let present = pagemap.present(r.base).unwrap_or([0; 8]);
+            let present = self.rt.pagemap.present(r.base).unwrap_or([0; 8]);
             let home = r.word(i).state() == PageState::Home && r.is_registered(i);
             if home && present[i / 64] >> (i % 64) & 1 == 1 {
                 let mut page = Box::new([0; PAGE_BYTES]);

@@ -15,7 +15,7 @@ type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> lib
 type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
 type ForkFn = unsafe extern "C" fn() -> libc::pid_t;
 
-/// Descriptors of ours: the userfaultfd and the link to the planner.
+/// Descriptors of ours: the userfaultfd, the link to the planner and the pagemap.
 static OURS: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
 /// Set in a forked child: it has no runtime.
 static CHILD: AtomicBool = AtomicBool::new(false);

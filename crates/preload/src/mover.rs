@@ -12,7 +12,6 @@
 use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::stats;
-use crate::sys::proc::Pagemap;
 use crate::sys::{memory, thread};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -128,7 +127,6 @@ pub struct Mover {
     rt: &'static Runtime,
     queue: Arc<Queue>,
     codecs: CodecSet,
-    pagemap: Pagemap,
     slot: u64,
     page: Box<Page>,
     encoded: Box<Page>,
@@ -143,7 +141,6 @@ impl Mover {
             rt,
             queue,
             codecs: rt.stores.codec_set().ok()?,
-            pagemap: Pagemap::open()?,
             slot,
             page: Box::new([0; PAGE_BYTES]),
             encoded: Box::new([0; PAGE_BYTES]),
@@ -216,7 +213,7 @@ impl Mover {
     }
 
     fn encode_staged(&mut self, region: &Region, tier: TierId) {
-        let present = self.pagemap.present(self.slot);
+        let present = self.rt.pagemap.present(self.slot);
         for i in 0..REGION_PAGES {
             let w = region.word(i);
             if w.state() != PageState::Staged || self.rt.paused.load(Ordering::Relaxed) {

@@ -111,9 +111,9 @@ impl Region {
         self.registered[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1
     }
 
-    /// The registered pages as a bitmap.
-    pub fn registered_bits(&self) -> [u64; 8] {
-        std::array::from_fn(|k| self.registered[k].load(Ordering::Relaxed))
+    /// Whether any page of the region is registered.
+    pub fn is_followed(&self) -> bool {
+        self.registered.iter().any(|w| w.load(Ordering::Relaxed) != 0)
     }
 
     /// Notes that the pages of `range` are registered now, or no longer. Pager only.
@@ -293,6 +293,7 @@ mod tests {
         r.set_registered(60..70, true);
         r.set_registered(64..65, false);
         assert!(r.is_registered(63) && !r.is_registered(64) && r.is_registered(65));
-        assert_eq!(r.registered_bits().iter().map(|b| b.count_ones()).sum::<u32>(), 9);
+        assert_eq!((0..REGION_PAGES).filter(|&i| r.is_registered(i)).count(), 9);
+        assert!(r.is_followed());
     }
 }

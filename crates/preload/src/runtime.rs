@@ -5,6 +5,7 @@ use crate::region::{Region, RegionTable};
 use crate::samples::SampleSlots;
 use crate::stats::Stats;
 use crate::stores::Stores;
+use crate::sys::proc::Pagemap;
 use crate::sys::uffd::Uffd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
@@ -22,6 +23,8 @@ pub struct Runtime {
     pub stores: Stores,
     /// Counters.
     pub stats: Stats,
+    /// Which pages are present.
+    pub pagemap: Pagemap,
     /// How to reach the pager.
     pub doorbell: Doorbell,
     /// Where sampled pages wait.

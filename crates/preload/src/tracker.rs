@@ -10,13 +10,13 @@
 //!
 //! Pages in tiers need no sampling: their faults are counted.
 
-use crate::region::{page_index, Region};
+use crate::region::{for_overlap, page_index, Region};
 use crate::runtime::Runtime;
 use crate::sys::memory;
-use crate::sys::proc::{self, Pagemap};
+use crate::sys::proc;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use terrace_core::state::{PageState, REGION_BYTES, REGION_PAGES};
+use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::wire::RegionReport;
 
 /// Mappings smaller than this are left alone: they come and go, and hold little.
@@ -39,19 +39,18 @@ const COOLED_PAGES_MIN: u16 = 32;
 #[derive(Debug)]
 pub struct Tracker {
     rt: &'static Runtime,
-    pagemap: Pagemap,
 }
 
 impl Tracker {
     /// A tracker for the runtime.
-    pub fn new(rt: &'static Runtime) -> Option<Tracker> {
-        Some(Tracker { rt, pagemap: Pagemap::open()? })
+    pub fn new(rt: &'static Runtime) -> Tracker {
+        Tracker { rt }
     }
 
     /// Closes the window: samples go home, and every followed region is reported.
     pub fn close(&mut self) -> Vec<RegionReport> {
         let followed: Vec<&'static Region> =
-            self.rt.table.all().into_iter().filter(|r| r.registered_bits() != [0; 8]).collect();
+            self.rt.table.all().into_iter().filter(|r| r.is_followed()).collect();
         for batch in followed.chunks(SAMPLE_BATCH) {
             let sampled: Vec<&'static Region> =
                 batch.iter().copied().filter(|r| has_samples(r)).collect();
@@ -64,33 +63,15 @@ impl Tracker {
             }
         }
         self.rt.samples.sweep();
-        followed.into_iter().map(|r| self.report(r)).collect()
+        self.follow();
+        self.rt.table.all().into_iter().filter(|r| r.is_followed()).map(report).collect()
     }
 
-    fn report(&self, r: &'static Region) -> RegionReport {
-        let resident = self.count_resident(r);
-        r.resident.store(resident, Ordering::Relaxed);
-        RegionReport {
-            region: r.base,
-            tier: r.tier.load(Ordering::Relaxed),
-            resident,
-            stored: r.stored_total(),
-            samples: r.samples.swap(0, Ordering::Relaxed),
-            hits: r.hits.swap(0, Ordering::Relaxed),
-            resident_at_open: r.resident_at_open.load(Ordering::Relaxed),
-            faults: r.faults.swap(0, Ordering::Relaxed),
-        }
-    }
-
-    fn count_resident(&self, r: &Region) -> u16 {
-        let registered = r.registered_bits();
-        let present = self.pagemap.present(r.base).unwrap_or([0; 8]);
-        (0..8).map(|k| (present[k] & registered[k]).count_ones() as u16).sum()
-    }
-
-    /// Looks at the address space: new regions are registered, churned ones given up.
-    pub fn follow(&mut self) {
+    /// Looks at the address space: counts what is resident, registers regions that have settled,
+    /// gives up churned ones.
+    fn follow(&mut self) {
         for r in self.rt.table.all() {
+            r.resident.store(0, Ordering::Relaxed);
             let rest = r.rest_windows.load(Ordering::Relaxed);
             r.rest_windows.store(rest.saturating_sub(1), Ordering::Relaxed);
             let churned = r.zero_faults.swap(0, Ordering::Relaxed) > CHURN_FAULTS;
@@ -111,29 +92,48 @@ impl Tracker {
             }
         });
         for (start, end) in found.into_iter().filter(|(a, b)| b - a >= MAPPING_BYTES_MIN) {
-            let mut at = start;
-            while at < end {
-                let stop = ((at / REGION_BYTES + 1) * REGION_BYTES).min(end);
-                let first = page_index(at);
-                self.consider(at, first..first + ((stop - at) / 4096) as usize);
-                at = stop;
-            }
+            self.look_at(start, end);
         }
     }
 
-    fn consider(&mut self, address: u64, pages: Range<usize>) {
-        let Some(r) = self.rt.table.get_or_create(address) else { return };
+    /// Counts the present pages of one mapping into its regions, then considers those that have
+    /// any. A region without pages gets no record: mappings may be giant and empty.
+    fn look_at(&mut self, start: u64, end: u64) {
+        let table = &self.rt.table;
+        let mut there: Vec<(&'static Region, u16)> = Vec::new();
+        self.rt.pagemap.scan(start, end, |a, b| {
+            for at in region_starts(a, b) {
+                let _ = table.get_or_create(at);
+            }
+            for_overlap(table, a, b, |r, pages| {
+                let registered = pages.clone().filter(|&i| r.is_registered(i)).count() as u16;
+                r.resident.fetch_add(registered, Ordering::Relaxed);
+                match there.last_mut() {
+                    Some((last, n)) if std::ptr::eq(*last, r) => *n += pages.len() as u16,
+                    _ => there.push((r, pages.len() as u16)),
+                }
+            });
+        });
+        for (r, present) in there {
+            let first = page_index(start.max(r.base));
+            let last = ((end.min(r.base + REGION_BYTES) - r.base) / PAGE_BYTES as u64) as usize;
+            self.consider(r, first..last, usize::from(present));
+        }
+    }
+
+    fn consider(&mut self, r: &'static Region, pages: Range<usize>, present: usize) {
         let age = r.age_windows.load(Ordering::Relaxed);
         r.age_windows.store(age.saturating_add(1), Ordering::Relaxed);
         let resting = r.rest_windows.load(Ordering::Relaxed) > 0;
         if age < AGE_WINDOWS_MIN || resting || pages.clone().all(|i| r.is_registered(i)) {
             return;
         }
-        let present = self.pagemap.present(r.base).unwrap_or([0; 8]);
-        let there = pages.clone().filter(|i| present[i / 64] >> (i % 64) & 1 == 1).count();
         let held = pages.clone().filter(|&i| r.word(i).state() != PageState::Home).count();
-        if (there + held) as f64 >= PRESENT_SHARE_MIN * pages.len() as f64 {
-            self.rt.doorbell.call(move |pager| pager.register(r, pages.clone()));
+        if (present + held) as f64 >= PRESENT_SHARE_MIN * pages.len() as f64 {
+            let range = pages.clone();
+            if self.rt.doorbell.call(move |pager| pager.register(r, range.clone())) {
+                r.resident.store(present as u16, Ordering::Relaxed);
+            }
         }
     }
 
@@ -143,7 +143,7 @@ impl Tracker {
         let want = usize::from(self.rt.stores.config.samples_per_region);
         let mut batch: Vec<(&'static Region, bool)> = Vec::with_capacity(SAMPLE_BATCH);
         for r in self.rt.table.all() {
-            if want == 0 || r.registered_bits() == [0; 8] {
+            if want == 0 || !r.is_followed() {
                 continue;
             }
             let down = r.tier.load(Ordering::Relaxed) != 0;
@@ -182,6 +182,24 @@ impl Tracker {
         };
         (0..REGION_PAGES).filter(cooled).count() as u16
     }
+}
+
+fn report(r: &'static Region) -> RegionReport {
+    RegionReport {
+        region: r.base,
+        tier: r.tier.load(Ordering::Relaxed),
+        resident: r.resident.load(Ordering::Relaxed),
+        stored: r.stored_total(),
+        samples: r.samples.swap(0, Ordering::Relaxed),
+        hits: r.hits.swap(0, Ordering::Relaxed),
+        resident_at_open: r.resident_at_open.load(Ordering::Relaxed),
+        faults: r.faults.swap(0, Ordering::Relaxed),
+    }
+}
+
+/// The regions that `[start, end)` touches, by their first addresses.
+fn region_starts(start: u64, end: u64) -> impl Iterator<Item = u64> {
+    (start / REGION_BYTES..end.div_ceil(REGION_BYTES)).map(|n| n * REGION_BYTES)
 }
 
 fn has_samples(r: &Region) -> bool {

@@ -3,9 +3,10 @@
 //! "Faster than zswap" is only worth saying when both were measured on the same machine, on the
 //! same pages, by the same loop. This module turns zswap on over a temporary swap file, measures
 //! with [`probe::fault_probe`] and undoes what it did: when the [`KernelSwap`] is dropped, and from
-//! the panic hook, because release builds abort on a panic without dropping anything. SIGINT and
-//! SIGTERM only raise a flag that the loops look at, so that a Ctrl-C takes the ordinary way out.
-//! SIGKILL cannot be caught: what was set up is said on stderr, so that it can be undone by hand.
+//! the panic hook, because release builds abort on a panic without dropping anything. SIGINT,
+//! SIGTERM and SIGHUP only raise a flag that the loops look at, so that a Ctrl-C takes the
+//! ordinary way out. SIGKILL cannot be caught: what was set up is said on stderr, so that it can
+//! be undone by hand.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -24,7 +25,7 @@ mod undo;
 
 pub use pages::PageSource;
 pub use probe::{fault_probe, wait_until_out, ProbeFigures, ProbeSpec};
-pub use sys::{interrupted, Mapping};
+pub use sys::{catch_interrupts, interrupted, Mapping};
 use undo::{Step, Undo};
 
 const PAGE_BYTES: usize = 4096;

@@ -34,9 +34,10 @@ const SET_SHARE: f64 = 0.05;
 ///
 /// JSON (--json): `throughput_ratio` (median over the pairs of Terrace / plain), `p50_ratio`,
 /// `p99_ratio` (over all slices), `redis_cpu_per_op_ratio` (CPU time of Redis's main thread for an
-/// operation, over all slices: steadier than throughput where a machine has other work), `plain_ops_s`, `terrace_ops_s` (medians), `pairs[]` with
-/// `plain_ops_s`, `terrace_ops_s`, `ratio`; `wrong_values`; `keys`, `clients`, `slice_s`,
-/// `window_s`; `machine`, `kernel`, `distribution`, `thp`, `version`, `redis`, `date`.
+/// operation, over all slices: steadier than throughput where a machine has other work),
+/// `plain_ops_s`, `terrace_ops_s` (medians), `pairs[]` with `plain_ops_s`, `terrace_ops_s`,
+/// `ratio`; `wrong_values`; `keys`, `clients`, `slice_s`, `window_s`; `machine`, `kernel`,
+/// `distribution`, `thp`, `version`, `redis`, `date`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RestArgs {
     /// Number of keys, of 3,990 bytes on average (67,300 are 256 MiB)
@@ -193,8 +194,8 @@ fn finish(args: &RestArgs, report: &RestReport, wrong: &WrongValues) -> Result<(
     }
     let ratios = || report.pairs.iter().map(|p| p.ratio);
     println!(
-        "Redis under terrace at rest: {:.3} of plain throughput (median of {} pairs, {:.3} to {:.3}), \
-         p50 {:.3}x, p99 {:.3}x, CPU of Redis for an operation {:.3}x",
+        "Redis under terrace at rest: {:.3} of plain throughput (median of {} pairs, {:.3} to \
+         {:.3}), p50 {:.3}x, p99 {:.3}x, CPU of Redis for an operation {:.3}x",
         report.throughput_ratio,
         report.pairs.len(),
         ratios().fold(f64::INFINITY, f64::min),

@@ -65,7 +65,8 @@ impl Frame {
                 base += height;
                 let _ = write!(
                     out,
-                    r#"<rect class="c{color}" x="{left:.1}" y="{top:.1}" width="{:.1}" height="{:.1}">"#,
+                    "<rect class='c{color}' x='{left:.1}' y='{top:.1}' width='{:.1}' \
+                     height='{:.1}'>",
                     (right - left - 0.7).max(0.7),
                     (bottom - top).max(0.0),
                 );
@@ -127,7 +128,8 @@ impl Frame {
         for (x, y, title) in line.points.iter().filter(|p| !p.2.is_empty()) {
             let _ = write!(
                 out,
-                r#"<circle class="c{}" cx="{:.1}" cy="{:.1}" r="{radius}"><title>{}</title></circle>"#,
+                "<circle class='c{}' cx='{:.1}' cy='{:.1}' r='{radius}'><title>{}</title>\
+                 </circle>",
                 line.color,
                 self.px(*x),
                 self.py(*y),
@@ -157,7 +159,8 @@ impl Frame {
             let (left, right) = (self.px(*from), self.px(*to));
             let _ = write!(
                 out,
-                r#"<rect class="band" x="{left:.1}" y="{TOP}" width="{:.1}" height="{:.1}"><title>{}</title></rect>"#,
+                "<rect class='band' x='{left:.1}' y='{TOP}' width='{:.1}' height='{:.1}'>\
+                 <title>{}</title></rect>",
                 (right - left).max(0.0),
                 floor - TOP,
                 escape(why)
@@ -167,7 +170,8 @@ impl Frame {
             let at = self.py(y);
             let _ = write!(
                 out,
-                r#"<line class="grid" x1="{LEFT}" y1="{at:.1}" x2="{:.1}" y2="{at:.1}"/><text x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
+                "<line class='grid' x1='{LEFT}' y1='{at:.1}' x2='{:.1}' y2='{at:.1}'/><text \
+                 x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
                 WIDTH - RIGHT,
                 LEFT - 6.0,
                 at + 4.0,
@@ -178,7 +182,8 @@ impl Frame {
             let at = self.px(x);
             let _ = write!(
                 out,
-                r#"<line class="axis" x1="{at:.1}" y1="{floor}" x2="{at:.1}" y2="{:.1}"/><text x="{at:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+                "<line class='axis' x1='{at:.1}' y1='{floor}' x2='{at:.1}' y2='{:.1}'/><text \
+                 x='{at:.1}' y='{:.1}' text-anchor='middle'>{}</text>",
                 floor + 4.0,
                 floor + 16.0,
                 number(x)
@@ -188,7 +193,8 @@ impl Frame {
         let middle_y = (TOP + floor) / 2.0;
         let _ = write!(
             out,
-            r#"<text x="{middle_x:.1}" y="{:.1}" text-anchor="middle">{}</text><text transform="translate(14 {middle_y:.1}) rotate(-90)" text-anchor="middle">{}</text>"#,
+            "<text x='{middle_x:.1}' y='{:.1}' text-anchor='middle'>{}</text><text \
+             transform='translate(14 {middle_y:.1}) rotate(-90)' text-anchor='middle'>{}</text>",
             height - 6.0,
             escape(&self.x_label),
             escape(&self.y_label)
@@ -295,7 +301,7 @@ mod tests {
         let layers =
             vec![(0, 0.5, "a & b".to_owned()), (1, 0.0, String::new()), (2, 0.5, "c".into())];
         let svg = frame().bars(&[Bar { from: 0.0, to: 5.0, layers }]);
-        assert_eq!(svg.matches(r#"<rect class="c"#).count(), 2);
+        assert_eq!(svg.matches("<rect class='c").count(), 2);
         assert!(svg.contains("<title>a &amp; b</title>") && svg.contains("GiB &lt;x&gt;"));
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>") && !svg.contains("NaN"));
     }

@@ -27,7 +27,7 @@ pub const HEADER_LEN: usize = 32;
 const TEXT_BYTES_MIN: usize = 4 << 20;
 /// Per file at most, so that no single file is the corpus.
 const TEXT_FILE_BYTES_MAX: u64 = 256 << 10;
-const BINARY_FILE_BYTES_MAX: u64 = 2 << 20;
+const BINARY_FILE_BYTES_MAX: u64 = 512 << 10;
 /// Files looked at while walking; a machine with more has plenty.
 const WALK_FILES_MAX: usize = 200_000;
 
@@ -145,7 +145,8 @@ impl Content {
         let binary_starts = Starts::new(steps);
         let mib = |n: usize| n as f64 / f64::from(1 << 20);
         let summary = format!(
-            "text {:.0} MiB of {} files{}, generated JSON {:.0} MiB, program code {:.0} MiB of {} files",
+            "text {:.0} MiB of {} files{}, generated JSON {:.0} MiB, program code {:.0} MiB of \
+             {} files",
             mib(text_end),
             text.files,
             if text_files < text_end { " and a word model" } else { "" },

@@ -323,10 +323,10 @@ fn emulated_media(rows: &[Row]) -> Vec<StatedMedium> {
 fn workload(args: &DemoArgs, data_bytes: usize) -> String {
     let times = args.times();
     format!(
-        "{} keys of {VALUE_LEN_MIN} to {VALUE_LEN_MAX} bytes ({:.2} GiB) loaded in {} order, {} closed-loop \
-         connections on a Unix socket, {:.0} % GET and {:.0} % SET, Gaussian key popularity with a \
-         standard deviation of {:.3} of the key range; {:.0} s warm-up, {:.0} s measured, windows \
-         of {} s",
+        "{} keys of {VALUE_LEN_MIN} to {VALUE_LEN_MAX} bytes ({:.2} GiB) loaded in {} order, {} \
+         closed-loop connections on a Unix socket, {:.0} % GET and {:.0} % SET, Gaussian key \
+         popularity with a standard deviation of {:.3} of the key range; {:.0} s warm-up, {:.0} \
+         s measured, windows of {} s",
         table::thousands(args.keys()),
         data_bytes as f64 / f64::from(1 << 30),
         if args.shuffle { "scattered" } else { "key" },
@@ -351,8 +351,8 @@ fn describe(content: &Content, keys: u64) -> String {
 fn baseline_note(dram: &Row, again: &Row) -> String {
     let apart = 100.0 * (dram.throughput_ratio - again.throughput_ratio).abs();
     format!(
-        "DRAM baseline: mean of the run before and the run after the others, which were {apart:.1} % \
-         apart in throughput: smaller differences are noise"
+        "DRAM baseline: mean of the run before and the run after the others, which were \
+         {apart:.1} % apart in throughput: smaller differences are noise"
     )
 }
 

@@ -268,7 +268,8 @@ impl Watch<'_> {
             let (label, wrong) = (self.label, control.wrong());
             self.progress.update(|| {
                 format!(
-                    "{label} · {what} {:.0}/{:.0} s · {rate:.0} ops/s{saved} · {wrong} wrong values",
+                    "{label} · {what} {:.0}/{:.0} s · {rate:.0} ops/s{saved} · {wrong} wrong \
+                     values",
                     start.elapsed().as_secs_f64(),
                     limit.as_secs_f64()
                 )

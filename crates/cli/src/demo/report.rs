@@ -95,7 +95,8 @@ fn header(out: &mut String, rows: &[Row], notes: &Notes) {
     for row in rows.iter().filter(|r| r.preset.is_some()) {
         let _ = write!(
             out,
-            r#"<div class="card"><h3>{}</h3><p><b>{:.1} %</b> of memory cost saved{}</p><p><b>{:.2}×</b> the throughput of DRAM</p></div>"#,
+            "<div class='card'><h3>{}</h3><p><b>{:.1} %</b> of memory cost saved{}</p><p>\
+             <b>{:.2}×</b> the throughput of DRAM</p></div>",
             escape(&row.name),
             100.0 * row.tco_saved,
             emulated_mark(row.emulated),
@@ -156,8 +157,8 @@ fn results(out: &mut String, rows: &[Row]) {
         let _ = write!(out, "<tr><th>{name}<td>{}</tr>", cells.join("<td>"));
     }
     out.push_str(
-        "</table></div><p class=\"lead\">Stalled: time application threads waited for faults, of the \
-         measured time. Terrace CPU: its CPU time over that of Redis's main thread.</p>",
+        "</table></div><p class=\"lead\">Stalled: time application threads waited for faults, of \
+         the measured time. Terrace CPU: its CPU time over that of Redis's main thread.</p>",
     );
 }
 
@@ -188,7 +189,8 @@ fn overview(out: &mut String, rows: &[Row]) {
     section(
         out,
         "What is saved and what it costs",
-        "Throughput against memory cost saved (TierScape, Figure 8); up and to the right is better.",
+        "Throughput against memory cost saved (TierScape, Figure 8); up and to the right is \
+         better.",
     );
     let _ = write!(out, "<figure class=\"wide\">{}</figure>", frame.points(&points));
 }
@@ -226,7 +228,8 @@ fn legend(out: &mut String, outcome: &Outcome, colors: &TierColors) {
         let mark = if tier.emulated { " (emulated)" } else { "" };
         let _ = write!(
             out,
-            r#"<span><svg class="key" viewBox="0 0 10 10"><rect class="c{color}" width="10" height="10"/></svg>{}{mark}</span>"#,
+            "<span><svg class='key' viewBox='0 0 10 10'><rect class='c{color}' width='10' \
+             height='10'/></svg>{}{mark}</span>",
             escape(&tier.name)
         );
     }
@@ -368,7 +371,8 @@ fn over_time(out: &mut String, all: &[Outcome], tiered: &[&Outcome]) {
             let (color, dash) = (run_color(i), i % 4);
             let _ = write!(
                 out,
-                r#"<span><svg class="key long" viewBox="0 0 26 10"><polyline class="l{color} d{dash}" points="0,5 26,5"/></svg>{}</span>"#,
+                "<span><svg class='key long' viewBox='0 0 26 10'><polyline class='l{color} \
+                 d{dash}' points='0,5 26,5'/></svg>{}</span>",
                 escape(&outcome.spec.name)
             );
         }
@@ -386,8 +390,9 @@ fn tier_table(out: &mut String, rows: &[Row], colors: &TierColors) {
          each byte of the application.",
     );
     out.push_str(
-        "<div class=\"scroll\"><table><tr><th>run<th>tier<th>codec<th>pool<th>medium<th>$/GiB-month\
-         <th>pages<th>GiB<th>stored as<th>faults<th>fault p50 µs<th>fault p99 µs<th>refused</tr>",
+        "<div class=\"scroll\"><table><tr><th>run<th class=\"left\">tier<th>codec<th>pool\
+         <th>medium<th>$/GiB-month<th>pages<th>GiB<th>stored as<th>faults<th>fault p50 µs\
+         <th>fault p99 µs<th>refused</tr>",
     );
     for row in rows.iter().filter(|r| r.preset.is_some()) {
         for (i, t) in row.tiers.iter().enumerate() {
@@ -408,7 +413,9 @@ fn tier_table(out: &mut String, rows: &[Row], colors: &TierColors) {
                 .collect();
             let _ = write!(
                 out,
-                r#"<tr><th>{}<th><svg class="key" viewBox="0 0 10 10"><rect class="c{}" width="10" height="10"/></svg>{}<td>{}<td>{}<td>{medium}<td>{:.2}<td>{}<td>{:.2}<td>{stored}<td>{}<td>{}<td>{}<td>{}</tr>"#,
+                "<tr><th>{}<th><svg class='key' viewBox='0 0 10 10'><rect class='c{}' width='10' \
+                 height='10'/></svg>{}<td>{}<td>{}<td>{medium}<td>{:.2}<td>{}<td>{:.2}\
+                 <td>{stored}<td>{}<td>{}<td>{}<td>{}</tr>",
                 if i == 0 { escape(&row.name) } else { String::new() },
                 colors.of(i, &t.name),
                 escape(&t.name),

@@ -25,8 +25,8 @@ impl StatedMedium {
             mib => format!("{mib} MiB/s"),
         };
         format!(
-            "medium `{}` is EMULATED: DRAM with {} ns added to each access and {bandwidth}, priced at \
-             {:.2} $/GiB-month; money is not counted for it",
+            "medium `{}` is EMULATED: DRAM with {} ns added to each access and {bandwidth}, \
+             priced at {:.2} $/GiB-month; money is not counted for it",
             self.name, self.latency_ns, self.usd_per_gib_month
         )
     }

@@ -114,7 +114,7 @@ impl Child {
 
     /// Reads messages; waits a little if there is none.
     fn listen(&mut self) {
-        if self.queue.has_room() && self.uffd.read(&mut self.queue) == 0 {
+        if self.uffd.read_making_room(&mut self.queue) == 0 {
             thread::sleep_us(20);
         }
     }
@@ -180,7 +180,6 @@ impl Pager {
         if missing.is_empty() {
             return;
         }
-        uffd.set_nonblocking(true);
         stats::add(&self.rt.stats.children_pending, 1);
         let queue = EventBuffer::new();
         self.children.0.push(Child { uffd, queue, missing, moves, gone: false });
@@ -189,9 +188,7 @@ impl Pager {
     /// Serves each child's own faults, then gives it a few more pages.
     pub(super) fn feed_children_step(&mut self) {
         for mut child in std::mem::take(&mut self.children.0) {
-            if child.queue.has_room() {
-                child.uffd.read(&mut child.queue);
-            }
+            child.uffd.read_making_room(&mut child.queue);
             child.apply_changes();
             while let Some(e) = child.queue.pop() {
                 match e {

@@ -91,8 +91,10 @@ impl Pager {
     fn deliver(&mut self, dst: u64, src: u64) {
         loop {
             match self.uffd.copy_from(dst, src) {
-                // The thread that remaps has yet to run on.
-                Err(Failure::Changing | Failure::NoMemory) => thread::sleep_us(50),
+                // One mremap raises several events, and the kernel refuses until the last was
+                // read. They are read here and handled after this one, in their order.
+                Err(Failure::Changing) => self.listen(),
+                Err(Failure::NoMemory) => thread::sleep_us(1000),
                 // Gone again already, or filled: its event or its owner has the last word.
                 _ => return,
             }

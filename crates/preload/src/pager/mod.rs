@@ -95,7 +95,7 @@ impl Pager {
             if self.children.is_empty() {
                 self.uffd.read(&mut self.queue);
             } else {
-                self.uffd.read_now(&mut self.queue);
+                self.uffd.read_making_room(&mut self.queue);
                 self.feed_children_step();
             }
         }
@@ -275,9 +275,7 @@ impl Pager {
     /// Reads and handles changes until an ioctl can succeed again. Faults read on the way wait in
     /// the queue.
     pub(crate) fn drain(&mut self) {
-        if self.queue.has_room() {
-            self.uffd.read_now(&mut self.queue);
-        }
+        self.listen();
         let mut any = false;
         while let Some(event) = self.queue.pop_event() {
             self.change(event);
@@ -285,6 +283,13 @@ impl Pager {
         }
         if !any {
             // Read already; its thread has yet to run on. It may need this very CPU.
+            thread::sleep_us(20);
+        }
+    }
+
+    /// Reads what there is into the queue, or gives the threads behind it time to run on.
+    fn listen(&mut self) {
+        if self.uffd.read_making_room(&mut self.queue) == 0 {
             thread::sleep_us(20);
         }
     }

@@ -23,12 +23,21 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 static HEAP_USED: AtomicU64 = AtomicU64::new(0);
 
 /// Every mapping of the runtime: heap, slots and one arena for each tier.
-const RANGES_MAX: usize = 2 + MAX_TIERS;
+const RANGES_MAX: usize = 2 + MAX_TIERS + super::thread::THREADS_MAX;
 static RANGES: [(AtomicU64, AtomicU64); RANGES_MAX] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RANGES_MAX];
 static RANGES_USED: AtomicUsize = AtomicUsize::new(0);
 
-fn map(len: u64) -> Option<u64> {
+/// What a fork does with a mapping of ours.
+#[derive(Clone, Copy, PartialEq)]
+enum InChild {
+    /// Not there: a child has no runtime, and page tables it does not get cost no time.
+    Absent,
+    /// There: libc's fork looks at it in the child.
+    Copied,
+}
+
+fn map(len: u64, in_child: InChild) -> Option<u64> {
     let place = RANGES.get(RANGES_USED.fetch_add(1, Ordering::Relaxed))?;
     // SAFETY: a fresh private anonymous mapping; nothing else is affected.
     let p = unsafe {
@@ -44,7 +53,8 @@ fn map(len: u64) -> Option<u64> {
     if p == libc::MAP_FAILED {
         return None;
     }
-    for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
+    let dont_fork = (in_child == InChild::Absent).then_some(libc::MADV_DONTFORK);
+    for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE].into_iter().chain(dont_fork) {
         // SAFETY: advice on the mapping just made. Failing advice is harmless here: DONTFORK
         // is only an economy, because a child never follows pointers into this range.
         unsafe { libc::madvise(p, len as usize, advice) };
@@ -57,7 +67,7 @@ fn map(len: u64) -> Option<u64> {
 /// Maps the range that [`carve`] takes from. Called once, before anything else of the runtime;
 /// `false` if the system refuses (strict overcommit, RLIMIT_AS).
 pub fn reserve() -> bool {
-    let Some(base) = map(SLOTS_BYTES + REGION_BYTES) else { return false };
+    let Some(base) = map(SLOTS_BYTES + REGION_BYTES, InChild::Absent) else { return false };
     NEXT.store(base.next_multiple_of(REGION_BYTES), Ordering::Relaxed);
     BASE.store(base, Ordering::Release);
     true
@@ -93,6 +103,12 @@ pub fn carve(len: u64) -> Option<u64> {
     .ok()
 }
 
+/// Memory for a thread's stack, for good. A forked child has it too: glibc's fork walks the
+/// stacks of all threads in the child, where it keeps their control blocks.
+pub fn map_stack(len: u64) -> Option<u64> {
+    map(len, InChild::Copied)
+}
+
 /// Gives the pages of a carved range back to the system; they read as zeros afterwards.
 pub fn release(start: u64, len: u64) {
     assert!(is_carved(start, start + len), "release outside of the runtime's own memory");
@@ -126,7 +142,7 @@ pub struct Arena {
 impl Arena {
     /// An arena of at most `len` bytes of address space.
     pub fn new(len: u64) -> Option<Arena> {
-        map(len).map(|base| Arena { base, len })
+        map(len, InChild::Absent).map(|base| Arena { base, len })
     }
 
     fn check(&self, offset: u64, len: usize) -> Result<*mut u8, MediumError> {
@@ -181,7 +197,7 @@ unsafe impl dlmalloc::Allocator for HeapSource {
         let size = size.next_multiple_of(64 << 10);
         let used = HEAP_USED.load(Ordering::Relaxed) as usize;
         let base = match HEAP_BASE.load(Ordering::Acquire) {
-            0 => match map(HEAP_BYTES) {
+            0 => match map(HEAP_BYTES, InChild::Absent) {
                 Some(b) => {
                     HEAP_BASE.store(b as usize, Ordering::Release);
                     b as usize

@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::RawFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// A candidate range of the address space: private, anonymous, readable and writable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,26 +42,87 @@ pub fn maps() -> String {
     text
 }
 
-/// Page presence from `/proc/self/pagemap`.
-#[derive(Debug)]
-pub struct Pagemap(File);
+/// Page presence from `/proc/self/pagemap`. Opened once, on a descriptor that the application
+/// cannot close: what is read here decides whether a page has content.
+#[derive(Clone, Copy, Debug)]
+pub struct Pagemap(RawFd);
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `PAGEMAP_SCAN` (Linux 6.7).
+const IOC_PAGEMAP_SCAN: u64 = (3 << 30) | (96 << 16) | ((b'f' as u64) << 8) | 16;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// Runs of present pages taken in one system call.
+const SCAN_RUNS: usize = 256;
 
 impl Pagemap {
     /// Opens it; readable by the process itself without privilege.
     pub fn open() -> Option<Pagemap> {
-        File::open("/proc/self/pagemap").ok().map(Pagemap)
+        let file = File::open("/proc/self/pagemap").ok()?;
+        let fd = raise_fd(file.as_raw_fd())?;
+        crate::interpose::protect_fd(fd);
+        Some(Pagemap(fd))
     }
 
-    /// Which of the 512 pages from `start` on are present, as a bitmap. `None` on a short read.
+    /// Which of the 512 pages from `start` on are present, as a bitmap. `None` if that cannot be
+    /// known.
     pub fn present(&self, start: u64) -> Option<[u64; 8]> {
         let mut raw = [0u8; 4096];
-        self.0.read_exact_at(&mut raw, start / 4096 * 8).ok()?;
+        // SAFETY: the buffer is ours and of the length given.
+        let n = unsafe {
+            let at = (start / 4096 * 8) as libc::off_t;
+            libc::pread(self.0, raw.as_mut_ptr().cast(), raw.len(), at)
+        };
+        if n != raw.len() as isize {
+            return None;
+        }
         let mut bits = [0u64; 8];
         for (i, entry) in raw.chunks_exact(8).enumerate() {
             // Bit 63 of an entry is "present": little-endian, so the top bit of the last byte.
             bits[i / 64] |= u64::from(entry[7] >> 7) << (i % 64);
         }
         Some(bits)
+    }
+
+    /// Calls `visit` with every run of present pages in `[start, end)`. Skips what has no page
+    /// tables, so that a sparse giant costs nothing.
+    pub fn scan(&self, start: u64, end: u64, mut visit: impl FnMut(u64, u64)) {
+        let mut runs = [PageRegion::default(); SCAN_RUNS];
+        let mut at = start;
+        while at < end {
+            let mut arg = [
+                96,
+                0,
+                at,
+                end,
+                0,
+                runs.as_mut_ptr() as u64,
+                SCAN_RUNS as u64,
+                0,
+                0,
+                PAGE_IS_PRESENT,
+                0,
+                PAGE_IS_PRESENT,
+            ];
+            // SAFETY: the argument has the size it says, and the kernel writes at most SCAN_RUNS
+            // entries to the vector.
+            let n = unsafe { libc::ioctl(self.0, IOC_PAGEMAP_SCAN as _, arg.as_mut_ptr()) };
+            let Ok(n) = usize::try_from(n) else { return };
+            for r in &runs[..n.min(SCAN_RUNS)] {
+                visit(r.start, r.end);
+            }
+            // Where the walk stopped: at the end, or where the vector was full.
+            if arg[4] <= at {
+                return;
+            }
+            at = arg[4];
+        }
     }
 }
 
@@ -181,5 +241,31 @@ mod tests {
         let inside = (bytes.as_ptr() as u64).next_multiple_of(4096);
         let bits = Pagemap::open().and_then(|p| p.present(inside)).expect("pagemap");
         assert_eq!(bits[0] & 1, 1);
+    }
+
+    #[test]
+    fn a_scan_finds_the_runs_of_a_sparse_mapping() {
+        const LEN: u64 = 64 << 30;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh mapping, written only inside.
+        let base = unsafe {
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            let p = libc::mmap(std::ptr::null_mut(), LEN as usize, rw, flags, -1, 0);
+            assert_ne!(p, libc::MAP_FAILED);
+            libc::madvise(p, LEN as usize, libc::MADV_NOHUGEPAGE);
+            // More runs than one call returns.
+            for k in 0..600u64 {
+                p.cast::<u8>().add((k * (100 << 20)) as usize).write(1);
+            }
+            p as u64
+        };
+        let mut seen = vec![];
+        Pagemap::open()
+            .expect("pagemap")
+            .scan(base, base + LEN, |a, b| seen.push((a - base, b - a)));
+        let want: Vec<(u64, u64)> = (0..600).map(|k| (k * (100 << 20), 4096)).collect();
+        assert_eq!(seen, want);
+        // SAFETY: the mapping made above.
+        unsafe { libc::munmap(base as *mut libc::c_void, LEN as usize) };
     }
 }

@@ -1,19 +1,22 @@
 //! The runtime's threads: on stacks of our own, with every signal blocked.
 //!
 //! A pthread's stack is ordinary private anonymous memory; one that the runtime itself stands on
-//! must never be moved out, so it comes from the reservation. glibc puts the thread's control
+//! must never be moved out, so it comes from memory of ours. glibc puts the thread's control
 //! block, its thread-local storage and the rseq area at the top of the same stack.
 
 use super::memory;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
-const STACK_BYTES: usize = 512 << 10;
+pub const STACK_BYTES: usize = 512 << 10;
 
-static STACKS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+/// Threads a runtime can have: agent, pager and at most 8 movers.
+pub const THREADS_MAX: usize = 10;
+
+static STACKS: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 
 /// Kernel thread ids of our own threads, to leave them out of what we follow.
-static OWN_TIDS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+static OWN_TIDS: [AtomicU32; THREADS_MAX] = [const { AtomicU32::new(0) }; THREADS_MAX];
 
 extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn` made `arg` from exactly such a Box, and gives it to one thread only.
@@ -30,7 +33,7 @@ extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
 
 /// Starts a thread named `name` (at most 15 bytes) that runs `f`. `false` if the system refuses.
 pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
-    let Some(stack) = memory::carve(STACK_BYTES as u64) else { return false };
+    let Some(stack) = memory::map_stack(STACK_BYTES as u64) else { return false };
     for place in &STACKS {
         if place.compare_exchange(0, stack, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             break;
@@ -39,7 +42,7 @@ pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
     let f: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(f));
     let arg = Box::into_raw(f);
     // SAFETY: the attributes are initialised before use and destroyed after; the stack is ours,
-    // aligned to 2 MiB, at least STACK_BYTES long and used by this thread only; signals are
+    // page-aligned, at least STACK_BYTES long and used by this thread only; signals are
     // blocked around the creation so that the thread inherits a full mask.
     unsafe {
         let mut attr: libc::pthread_attr_t = std::mem::zeroed();

@@ -391,11 +391,24 @@ impl EventBuffer {
     /// The oldest message that is not a fault, leaving the faults in order. Events must be handled
     /// before any ioctl can succeed again, faults can wait.
     pub fn pop_event(&mut self) -> Option<Event> {
+        self.take_first(|e| !matches!(e, Event::Fault { .. }))
+    }
+
+    /// The address of the oldest fault, leaving the rest in order. Whoever takes it out without
+    /// serving it must wake its thread, which will then fault again.
+    pub fn pop_fault(&mut self) -> Option<u64> {
+        match self.take_first(|e| matches!(e, Event::Fault { .. })) {
+            Some(Event::Fault { address, .. }) => Some(address),
+            _ => None,
+        }
+    }
+
+    fn take_first(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
         let place = (0..self.len)
             .map(|i| (self.head + i) % EventBuffer::PLACES)
-            .find(|&p| !matches!(self.ring[p], Some(Event::Fault { .. })))?;
+            .find(|&p| self.ring[p].as_ref().is_some_and(&wanted))?;
         let e = self.ring[place].take();
-        // Close the gap by moving the older faults up by one.
+        // Close the gap by moving the older messages up by one.
         let mut p = place;
         while p != self.head {
             let before = (p + EventBuffer::PLACES - 1) % EventBuffer::PLACES;
@@ -405,6 +418,18 @@ impl EventBuffer {
         self.head = (self.head + 1) % EventBuffer::PLACES;
         self.len -= 1;
         e
+    }
+}
+
+impl Uffd {
+    /// Reads messages that are there into `queue` without waiting; how many. If the queue is
+    /// full, waiting faults make room: their threads are woken and will fault again.
+    pub fn read_making_room(&self, queue: &mut EventBuffer) -> usize {
+        while !queue.has_room() {
+            let Some(address) = queue.pop_fault() else { return 0 };
+            self.wake(address & !4095, 4096);
+        }
+        self.read_now(queue)
     }
 }
 

@@ -1,10 +1,11 @@
 //! What the measured pages hold: pieces of the machine's own programs, headers and documents. A
 //! repeated pattern would flatter every codec, random bytes would be refused by all of them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Result};
+use anyhow::{bail, ensure, Context, Result};
 
 use super::PAGE_BYTES;
 
@@ -20,10 +21,17 @@ const BYTES_PER_FILE: usize = 1 << 20;
 const DIRS_MAX: usize = 2_000;
 
 /// Pages of realistic content.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct PageSource {
-    /// Whole pages, none of them all zero.
-    bytes: Vec<u8>,
+    content: Content,
+    /// Whole pages it has, none of them all of one value.
+    pages: usize,
+}
+
+#[derive(Debug)]
+enum Content {
+    Memory(Vec<u8>),
+    File(File),
 }
 
 impl PageSource {
@@ -56,19 +64,34 @@ impl PageSource {
     /// out, since every swap stores a page of one value for nothing.
     pub fn from_bytes(bytes: Vec<u8>) -> PageSource {
         let pages = bytes.chunks_exact(PAGE_BYTES).filter(|p| p.iter().any(|b| *b != p[0]));
-        PageSource { bytes: pages.flatten().copied().collect() }
+        let bytes: Vec<u8> = pages.flatten().copied().collect();
+        PageSource { pages: bytes.len() / PAGE_BYTES, content: Content::Memory(bytes) }
+    }
+
+    /// Pages of a file of them, read when they are wanted: for a process whose own memory is
+    /// measured, in which content held in memory would be pushed out along with it.
+    pub fn from_file(path: &Path) -> Result<PageSource> {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let pages = usize::try_from(file.metadata()?.len())? / PAGE_BYTES;
+        ensure!(pages > 0, "{} holds no page; write content to it first", path.display());
+        Ok(PageSource { content: Content::File(file), pages })
     }
 
     /// Different pages it has; beyond them content repeats, with another stamp.
     pub fn pages(&self) -> usize {
-        self.bytes.len() / PAGE_BYTES
+        self.pages
     }
 
     /// Writes page `n` into `page`: content, and `n` in the first eight bytes, so that no two pages
     /// are the same and a page that comes back in another's place is noticed.
     pub fn fill(&self, n: usize, page: &mut [u8]) {
-        let at = (n % self.pages()) * PAGE_BYTES;
-        page.copy_from_slice(&self.bytes[at..at + PAGE_BYTES]);
+        let at = (n % self.pages) * PAGE_BYTES;
+        match &self.content {
+            Content::Memory(bytes) => page.copy_from_slice(&bytes[at..at + PAGE_BYTES]),
+            Content::File(file) => file
+                .read_exact_at(page, at as u64)
+                .expect("the content file is ours and stays as it is while we measure"),
+        }
         page[..8].copy_from_slice(&(n as u64).to_le_bytes());
     }
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::pages::PageSource;
 use super::sys::{interrupted, Mapping, Pinned};
@@ -28,7 +28,7 @@ impl Default for ProbeSpec {
 }
 
 /// What was measured.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ProbeFigures {
     /// Pages touched.
     pub pages: usize,

@@ -1,4 +1,5 @@
-//! System calls of the benchmark: swap on and off, one anonymous mapping, one CPU, two signals.
+//! System calls of the benchmark: swap on and off, one anonymous mapping, one CPU, signals.
+#![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,18 +14,18 @@ use super::PAGE_BYTES;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether SIGINT or SIGTERM has come since a benchmark began to catch them.
+/// Whether SIGINT, SIGTERM or SIGHUP has come since a benchmark began to catch them.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// From now on SIGINT and SIGTERM raise a flag instead of ending the process, so that what was set
-/// up is put back. A second signal ends it at once: the loops may be stuck.
-pub(super) fn catch_interrupts() {
+/// From now on SIGINT, SIGTERM and SIGHUP raise a flag instead of ending the process, so that what
+/// was set up is put back. A second signal ends it at once: the loops may be stuck.
+pub fn catch_interrupts() {
     extern "C" fn note(_: libc::c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);
     }
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which is async-signal-safe; `action` is
         // zeroed, which is a valid sigaction, and outlives the call.
         unsafe {

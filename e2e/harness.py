@@ -1,0 +1,272 @@
+"""Runs programs under Terrace and waits until their memory is in tiers.
+
+A program talks to the test by lines on its standard output (`programs/hazard.h`): `WAIT PID PAGES`
+is answered, with an empty line on its standard input, once the timeline shows that many pages of
+that process in tiers; `OK` and `BAD why` are its verdict. Everything has a deadline, and a hang is
+a failure that says what each thread of the program was doing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+# A hang is a failure. The slowest program takes about 15 s on two cores that others use as well.
+TIMEOUT_S = 90.0
+# How long a program may wait for its pages to go down. They take about a second.
+DEMOTION_TIMEOUT_S = 40.0
+POLL_S = 0.03
+# Everything that can go down goes down, at once: the smallest useful window and no budget.
+HARD: tuple[str, ...] = ("--window", "0.2", "--policy", "analytical", "--alpha", "0")
+# Exit status by which a program says that this machine cannot show its hazard.
+SKIPPED = 77
+
+
+class Hang(AssertionError):
+    """Something took longer than it can take."""
+
+
+def terrace_binary() -> Path:
+    """The binary under test: TERRACE_BIN, else the release build of this repository."""
+    default = REPOSITORY / "target/release/terrace"
+    return Path(os.environ.get("TERRACE_BIN", default)).absolute()
+
+
+def read_timeline(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a timeline; none if there is no file yet."""
+    with contextlib.suppress(FileNotFoundError):
+        text = path.read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return []
+
+
+def pages_in_tiers(window: Mapping[str, Any]) -> int:
+    """Pages outside DRAM at the end of a window."""
+    return sum(int(tier["pages"]) for tier in window["tiers"][1:])
+
+
+def faults_from_tiers(window: Mapping[str, Any]) -> int:
+    """Faults served from compressed tiers since the start of the application."""
+    return sum(int(tier["faults_total"]) for tier in window["tiers"][1:])
+
+
+def wait_until(what: str, test: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Polls until `test` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not test():
+        if time.monotonic() > deadline:
+            raise Hang(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(POLL_S)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def children_of(pid: int) -> list[int]:
+    """Direct children of a process."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        lists = [(task / "children").read_text() for task in tasks]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(child) for line in lists for child in line.split()]
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and everything below it."""
+    return [pid] + [d for child in children_of(pid) for d in descendants(child)]
+
+
+def what_threads_do(pids: Sequence[int]) -> str:
+    """One line a thread: name, state and the kernel function it sleeps in. For failures."""
+    lines = []
+    for pid in pids:
+        for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+            with contextlib.suppress(OSError):
+                name = (task / "comm").read_text().strip()
+                state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+                where = (task / "wchan").read_text()
+                lines.append(f"  {pid}/{task.name} {name:16} {state} {where}")
+    return "\n".join(lines)
+
+
+@dataclass
+class Run:
+    """One `terrace run` in progress."""
+
+    process: subprocess.Popen[bytes]
+    timeline: Path
+    errors: Path
+    lines: list[str] = field(default_factory=list)
+    _partial: bytes = b""
+
+    @property
+    def pid(self) -> int:
+        """Process id of `terrace`."""
+        return self.process.pid
+
+    def stderr(self) -> str:
+        """What `terrace` and the program wrote to standard error so far."""
+        return self.errors.read_text(errors="replace")
+
+    def windows(self, pid: int | None = None) -> list[dict[str, Any]]:
+        """The timeline so far, of one application if `pid` is given."""
+        return [w for w in read_timeline(self.timeline) if pid is None or w["pid"] == pid]
+
+    def read_line(self, deadline: float) -> str | None:
+        """The next line of the program's output; None at its end."""
+        assert self.process.stdout is not None
+        fd = self.process.stdout.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(fd, selectors.EVENT_READ)
+            while b"\n" not in self._partial:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise self.hang("no output")
+                chunk = os.read(fd, 65536)
+                if not chunk:
+                    return None
+                self._partial += chunk
+        line, _, self._partial = self._partial.partition(b"\n")
+        self.lines.append(line.decode(errors="replace"))
+        return self.lines[-1]
+
+    def hang(self, what: str) -> Hang:
+        """An error that says what everybody was doing."""
+        last = self.windows()[-1:]
+        return Hang(
+            f"hang: {what}\noutput: {self.lines}\nstderr: {self.stderr()}\n"
+            f"threads:\n{what_threads_do(descendants(self.pid))}\n"
+            f"last window: {json.dumps(last)[:1500]}"
+        )
+
+    def answer_wait(self, line: str) -> None:
+        """Waits for what a `WAIT PID PAGES` line asks for, and lets the program go on."""
+        _, pid, pages = line.split()
+        # Only windows that end from now on count: what was demoted before may be back.
+        seen = len(self.windows(int(pid)))
+
+        def is_down() -> bool:
+            if self.process.poll() is not None:
+                raise AssertionError(f"terrace ended, program waiting: {self.stderr()}")
+            new = self.windows(int(pid))[seen:]
+            return any(pages_in_tiers(window) >= int(pages) for window in new)
+
+        try:
+            wait_until(f"{pages} pages of {pid} in tiers", is_down, DEMOTION_TIMEOUT_S)
+        except Hang as hang:
+            raise self.hang(str(hang)) from None
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+    def until(self, start: str, timeout_s: float = TIMEOUT_S) -> str:
+        """Answers the program's waits until it says a line that begins with `start`."""
+        deadline = time.monotonic() + timeout_s
+        while (line := self.read_line(deadline)) is not None:
+            if line.startswith("WAIT "):
+                self.answer_wait(line)
+            if line.startswith(start):
+                return line
+        raise AssertionError(f"ended without {start!r}: {self.lines}\n{self.stderr()}")
+
+    def conclude(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Answers the program's waits until its output ends. The exit status of `terrace`."""
+        deadline = time.monotonic() + timeout_s
+        while (line := self.read_line(deadline)) is not None:
+            if line.startswith("WAIT "):
+                self.answer_wait(line)
+        try:
+            return self.process.wait(max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise self.hang("terrace does not end") from None
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A directory that one test and the user it runs as may use."""
+
+    folder: Path
+    uid: int
+
+    @property
+    def runtime_dir(self) -> Path:
+        """Stands in for the user's runtime directory, so that tests do not see each other."""
+        return self.folder / "run"
+
+    def sockets(self) -> list[Path]:
+        """What sessions have in the runtime directory now."""
+        return sorted(p for p in self.runtime_dir.rglob("*") if not p.is_dir())
+
+    def environment(self) -> dict[str, str]:
+        """The environment of this test's commands."""
+        kept = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "TERRACE_SOCKET")}
+        return {**kept, "XDG_RUNTIME_DIR": str(self.runtime_dir), "HOME": str(self.folder)}
+
+    def terrace(
+        self, *arguments: str | Path, timeout_s: float = 20.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a `terrace` command to its end."""
+        return subprocess.run(
+            [terrace_binary(), *arguments],
+            cwd=self.folder,
+            env=self.environment(),
+            user=self.uid,
+            extra_groups=None if self.uid == os.geteuid() else [],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    @contextlib.contextmanager
+    def start(self, *command: str | Path, options: Sequence[str] = HARD) -> Iterator[Run]:
+        """`terrace run OPTIONS -- COMMAND` in a session of its own that ends with the block."""
+        timeline, errors = self.folder / "timeline.jsonl", self.folder / "stderr.txt"
+        timeline.unlink(missing_ok=True)
+        line = [terrace_binary(), "run", *options, "--timeline", timeline, "--", *command]
+        with errors.open("wb") as stderr:
+            process = subprocess.Popen(
+                line,
+                cwd=self.folder,
+                env=self.environment(),
+                user=self.uid,
+                extra_groups=None if self.uid == os.geteuid() else [],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        try:
+            yield Run(process, timeline, errors)
+        finally:
+            end_session(process)
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Ends what is left of a session that we started: its process group, by id, and no other."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(20)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()

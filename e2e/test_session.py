@@ -1,0 +1,296 @@
+"""A session from start to end: signals, refusals, status, and what is left behind - nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import Sandbox, is_alive, pages_in_tiers, wait_until
+
+Compiler = Callable[..., Path]
+
+tiered = pytest.mark.usefixtures("can_tier")
+
+
+# ---- ends ----------------------------------------------------------------------------------------
+
+
+@tiered
+def test_ctrl_c_ends_the_program_and_leaves_nothing(sandbox: Sandbox, program: Compiler) -> None:
+    """Ctrl-C goes to the whole process group; `terrace` must end after the program, clean."""
+    with sandbox.start(program("linger"), "default") as run:
+        pid = int(run.until("PID").split()[1])
+        assert sandbox.sockets(), "a running session has sockets"
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.conclude(20) == 128 + signal.SIGINT
+        assert not is_alive(pid)
+        assert sandbox.sockets() == []
+
+
+@tiered
+def test_ctrl_c_is_the_programs_to_handle(sandbox: Sandbox, program: Compiler) -> None:
+    """A program that saves its work on Ctrl-C needs its memory for that, every page of it."""
+    with sandbox.start(program("linger")) as run:
+        run.until("PID")
+        os.killpg(run.pid, signal.SIGINT)
+        assert run.conclude() == 42, run.stderr()
+        assert run.lines[-1] == "OK"
+        assert sandbox.sockets() == []
+
+
+@tiered
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_terrace_reach_the_program(
+    sandbox: Sandbox, program: Compiler, sent: signal.Signals
+) -> None:
+    """Service managers know `terrace` only: what they send must arrive."""
+    with sandbox.start(program("linger")) as run:
+        run.until("PID")
+        run.process.send_signal(sent)
+        # The program handles SIGTERM and leaves SIGHUP to the kernel.
+        assert run.conclude() == (42 if sent == signal.SIGTERM else 128 + sent), run.stderr()
+        assert sandbox.sockets() == []
+
+
+@tiered
+def test_killed_terrace_is_not_missed(sandbox: Sandbox, program: Compiler) -> None:
+    """The program outlives `terrace` with every page served, and its stale sockets are removed."""
+    with sandbox.start(program("linger")) as run:
+        pid = int(run.until("PID").split()[1])
+        run.process.kill()
+        run.process.wait(10)
+        assert is_alive(pid), "the program must go on"
+        assert sandbox.sockets(), "SIGKILL leaves sockets; this test is about them"
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGTERM)
+        wait_until("the program ended by itself", lambda: not is_alive(pid), 30)
+        with pytest.raises(AssertionError, match="ended without"):
+            run.until("never", 10)
+        assert run.lines[-1] == "OK", run.lines
+        answer = sandbox.terrace("status")
+        assert answer.returncode == 0, answer.stderr
+        assert "no sessions" in answer.stdout
+        assert sandbox.sockets() == [], "status removes the sockets of the dead"
+
+
+@tiered
+@pytest.mark.parametrize(("given", "status"), [("0", 0), ("7", 7), ("s9", 137), ("s11", 139)])
+def test_exit_status_is_passed_on(
+    sandbox: Sandbox, program: Compiler, given: str, status: int
+) -> None:
+    """Scripts must not notice that `terrace` is in between; a signal counts as in a shell."""
+    answer = sandbox.terrace("run", "--", program("exit_code"), given)
+    assert (answer.returncode, answer.stdout) == (status, "STARTED\n"), answer.stderr
+    assert sandbox.sockets() == []
+
+
+@tiered
+def test_short_programs_in_a_row(sandbox: Sandbox) -> None:
+    """Programs that end before their runtime is up must not trip it or say anything odd."""
+    answer = sandbox.terrace(
+        "run", "--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do true; ls / >&2; done"
+    )
+    assert answer.returncode == 0
+    assert "terrace:" not in answer.stderr, answer.stderr
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+def refused(sandbox: Sandbox, *command: str | Path) -> str:
+    """Runs what must be refused before it starts. The message."""
+    answer = sandbox.terrace("run", "--", *command)
+    assert answer.returncode == 1
+    assert answer.stdout == "", "the program was started"
+    assert answer.stderr.startswith("terrace: ")
+    assert answer.stderr.count("\n") == 1, "one line says it"
+    assert sandbox.sockets() == []
+    return answer.stderr
+
+
+@tiered
+def test_static_program_is_refused(sandbox: Sandbox, program: Compiler) -> None:
+    """The loader never sees it, so it would run untiered without a word."""
+    static = program("exit_code", "-static")
+    assert "statically linked" in refused(sandbox, static)
+    answer = sandbox.terrace("run", "--best-effort", "--", static, "7")
+    assert (answer.returncode, answer.stdout) == (7, "STARTED\n")
+    assert "untiered" in answer.stderr
+
+
+@tiered
+def test_setuid_program_is_refused(sandbox: Sandbox, program: Compiler) -> None:
+    """The loader ignores LD_PRELOAD for it, silently."""
+    privileged = sandbox.folder / "privileged"
+    if os.geteuid() == 0:
+        shutil.copy(program("exit_code"), privileged)
+        os.chown(privileged, pwd.getpwnam("nobody").pw_uid, -1)
+        privileged.chmod(0o4755)
+    else:
+        privileged = Path(shutil.which("su") or pytest.skip("no setuid program here"))
+    assert "setuid" in refused(sandbox, privileged)
+
+
+@tiered
+def test_missing_program_is_refused(sandbox: Sandbox) -> None:
+    """Named as a shell would name it."""
+    assert "no-such-program: not found" in refused(sandbox, "no-such-program")
+
+
+@pytest.mark.usefixtures("userfaultfd_for_root")
+def test_no_userfaultfd(nobody: Sandbox, program: Compiler) -> None:
+    """Pages that went down could not come back: nothing is started, unless untiered will do."""
+    message = refused(nobody, program("exit_code"))
+    assert "userfaultfd" in message
+    assert "terrace doctor" in message
+    assert "--best-effort" in message
+    answer = nobody.terrace("run", "--best-effort", "--", program("exit_code"), "7")
+    assert (answer.returncode, answer.stdout) == (7, "STARTED\n")
+    assert "untiered" in answer.stderr
+    doctor = nobody.terrace("doctor")
+    assert doctor.returncode != 0
+    assert "vm.unprivileged_userfaultfd" in doctor.stdout, "the command that mends it"
+    assert json.loads(nobody.terrace("doctor", "--json").stdout)["can_tier"] is False
+
+
+BAD_CONFIGURATIONS = [
+    ("[run]\nwindow_s = 5\nwindw = 3\n", 3, "run.windw"),
+    ("[run]\nwindow_s = -5\n", 2, "run.window_s"),
+    ('[policy]\nkind = "magic"\n', 2, "policy.kind"),
+    ("[policy]\nalpha = 1.5\n", 2, "policy.alpha"),
+    ('[[tier]]\npool = "zbud"\nmedium = "dram"\ncodec = "lz5"\n', 4, "tier.codec"),
+    ('[[tier]]\npool = "zbud"\ncodec = "lz4"\nmedium = "optane"\n', 4, "tier.medium"),
+    ('[[medium]]\nname = "m"\nkind = "tape"\nusd_per_gib_month = 1\n', 3, "medium.kind"),
+    ("[run\n", 1, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "key"), BAD_CONFIGURATIONS)
+def test_bad_configuration(sandbox: Sandbox, text: str, line: int, key: str) -> None:
+    """A bad value names file, line and key, and nothing is started."""
+    (sandbox.folder / "bad.toml").write_text(text)
+    for verb in (["run"], ["tiers", "list"]):
+        tail = ["--", "echo", "started"] if verb == ["run"] else []
+        answer = sandbox.terrace(*verb, "--config", "bad.toml", *tail)
+        assert answer.returncode == 1
+        assert answer.stdout == ""
+        assert f"bad.toml:{line}: {key}" in answer.stderr
+
+
+def test_missing_configuration(sandbox: Sandbox) -> None:
+    """A file that is not there is an error, not the default."""
+    answer = sandbox.terrace("tiers", "list", "--config", "absent.toml")
+    assert answer.returncode == 1
+    assert "absent.toml" in answer.stderr
+
+
+def test_timeline_that_cannot_be_written(sandbox: Sandbox) -> None:
+    """Said before the program starts, not after an hour's work."""
+    answer = sandbox.terrace("run", "--timeline", "no/such/folder", "--", "echo", "started")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert "--timeline" in answer.stderr or "userfaultfd" in answer.stderr
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+@tiered
+def test_status(sandbox: Sandbox, program: Compiler) -> None:
+    """While it runs, the table and the JSON show the application and what went where."""
+    with sandbox.start(program("linger")) as run:
+        pid = int(run.until("PID").split()[1])
+        table = sandbox.terrace("status")
+        assert table.returncode == 0, table.stderr
+        for part in (
+            f"pid {pid}",
+            "zsmalloc+zstd+dram",
+            "of TCO",
+            "a month",
+            "faults",
+            "stalled",
+            "plan",
+        ):
+            assert part in table.stdout, part
+        answer = json.loads(sandbox.terrace("status", "--json").stdout)
+        (session,) = answer["sessions"]
+        assert session["supervisor_pid"] == run.pid
+        (application,) = session["applications"]
+        assert application["pid"] == pid
+        assert pages_in_tiers(application["last"]) > 2000
+        assert application["last"]["tco_saved"] > 0.3
+        assert sandbox.terrace("status", str(pid)).returncode == 0
+        stranger = sandbox.terrace("status", "1")
+        assert stranger.returncode == 1
+        assert "no session with process 1" in stranger.stderr
+    assert "no sessions" in sandbox.terrace("status").stdout
+
+
+@tiered
+def test_timeline_is_as_documented(sandbox: Sandbox, program: Compiler) -> None:
+    """docs/timeline.md lists every field, and no other is written."""
+    document = (Path(__file__).parent.parent / "docs/timeline.md").read_text()
+    with sandbox.start(program("linger")) as run:
+        run.until("PID")
+        window = run.windows()[-1]
+    names = set(window) | {f"tiers[].{n}" for n in window["tiers"][1]}
+    for name in names:
+        short = name.removeprefix("tiers[].")
+        assert f"`{name}`" in document or f"`{short}`" in document, f"{name} is not documented"
+
+
+def test_stale_sockets_are_removed(sandbox: Sandbox) -> None:
+    """A socket that nobody listens on is what a killed session leaves."""
+    assert sandbox.terrace("status").returncode == 0
+    (folder,) = sandbox.runtime_dir.iterdir()
+    for name in ("999999.sock", "999999.link"):
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(folder / name))
+    assert sandbox.terrace("status").returncode == 0
+    assert sandbox.sockets() == []
+
+
+def test_runtime_directory_of_somebody_else(sandbox: Sandbox) -> None:
+    """Whoever can put a socket there could show anything: a directory open to others is refused."""
+    folder = sandbox.runtime_dir / f"terrace-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    answer = sandbox.terrace("status")
+    assert answer.returncode == 1
+    assert "open to others" in answer.stderr
+
+
+def test_doctor(sandbox: Sandbox) -> None:
+    """Each check says how it is; what is missing says what it costs, and mostly how to mend it."""
+    text = sandbox.terrace("doctor")
+    report = json.loads(sandbox.terrace("doctor", "--json").stdout)
+    assert (text.returncode == 0) == report["can_tier"]
+    names = [check["name"] for check in report["checks"]]
+    for name in ("userfaultfd", "UFFDIO_MOVE", "transparent huge pages", "vm.max_map_count"):
+        assert name in names
+        assert name in text.stdout
+    assert report["tracker"]["method"] in text.stdout
+    for check in report["checks"]:
+        assert check["state"] in ("ok", "degraded", "missing")
+        assert check["found"], check
+        assert (check["state"] == "ok") == (check["cost"] == ""), check
+
+
+@pytest.mark.parametrize(("preset", "tiers"), [("auto", 4), ("tierscape", 6)])
+def test_tiers_list(sandbox: Sandbox, preset: str, tiers: int) -> None:
+    """DRAM and every compressed tier, in the order in which data moves down."""
+    table = sandbox.terrace("tiers", "list", "--preset", preset)
+    listed = json.loads(sandbox.terrace("tiers", "list", "--preset", preset, "--json").stdout)
+    assert len(listed) == tiers
+    assert [tier["id"] for tier in listed] == [f"T{n}" for n in range(tiers)]
+    for tier in listed:
+        assert tier["name"] in table.stdout
+    assert any(tier["emulated"] for tier in listed) == (preset == "tierscape")
