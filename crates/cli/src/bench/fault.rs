@@ -19,8 +19,8 @@ use terrace_store::codec::EncoderSet;
 use terrace_store::{Page, CUTOFF_BYTES, PAGE_SIZE};
 
 use super::kernel_swap::{
-    catch_interrupts, fault_probe, KernelSwap, Mapping, PageSource, ProbeFigures, ProbeSpec,
-    SwapSpec,
+    catch_interrupts, fault_probe, interrupted, KernelSwap, Mapping, PageSource, ProbeFigures,
+    ProbeSpec, SwapSpec,
 };
 use crate::demo::progress::Progress;
 use crate::demo::redis::TempDir;
@@ -126,9 +126,11 @@ pub fn run(args: FaultArgs) -> Result<()> {
         }
         for (row, tier) in rows.iter_mut().zip(&tiers) {
             progress.update(|| format!("[{n}/{}] {}", args.repeat, tier.name));
-            let measured = subject
-                .measure(tier, u64::from(n))
-                .with_context(|| format!("the tier {} cannot be measured", tier.name))?;
+            let measured = subject.measure(tier, u64::from(n));
+            // The child got the Ctrl-C as well; that it ended is not what went wrong.
+            ensure!(!interrupted(), "interrupted");
+            let measured =
+                measured.with_context(|| format!("the tier {} cannot be measured", tier.name))?;
             check(&tier.name, &measured, args.while_moving, &mut progress)?;
             row.add(measured);
         }

@@ -14,7 +14,7 @@ use serde_json::{json, Value};
 use terrace_core::cost::{tco_measured, MeasuredTier, TierCost};
 use terrace_core::hotness::{RegionHistory, WindowSeen};
 use terrace_core::plan::{Analytical, Plan, Policy, RegionView, Threshold, Waterfall};
-use terrace_core::tier::{MediumKind, TierId};
+use terrace_core::tier::{MediumKind, Pool, TierId};
 use terrace_core::wire::{
     split_message, Configure, FromRuntime, PlanEntry, RegionReport, Report, TierConfig, ToRuntime,
     REFUSALS, VERSION,
@@ -36,6 +36,8 @@ const SHORT_WINDOW_SHARE: f64 = 0.25;
 const FAULTS_TO_TRUST: u64 = 200;
 /// Pages after which a tier's measured ratio replaces the estimate.
 const PAGES_TO_TRUST: u64 = 2_048;
+/// Pool bytes per stored byte in a zsmalloc pool that is not being emptied.
+const ZSMALLOC_OVERHEAD: f64 = 1.04;
 /// What serving a fault costs besides decoding: reading the message, the copy, the pool.
 const SERVICE_NS: f64 = 2_500.0;
 
@@ -204,9 +206,11 @@ impl Application {
             } else {
                 estimated + f64::from(t.estimated_decode_ns)
             };
+            // zbud's loss is in the pairing, which the estimate tried out; zsmalloc's is small. How
+            // fragmented a pool happens to be says nothing about what one more page takes.
             let encoded = t.pages.saturating_sub(t.same_pages);
-            let ratio = if encoded >= PAGES_TO_TRUST {
-                t.pool_bytes as f64 / (encoded * 4096) as f64
+            let ratio = if spec.pool == Pool::Zsmalloc && encoded >= PAGES_TO_TRUST {
+                t.stored_bytes as f64 / (encoded * 4096) as f64 * ZSMALLOC_OVERHEAD
             } else if t.estimated_ratio_milli > 0 {
                 f64::from(t.estimated_ratio_milli) / 1000.0
             } else {

@@ -11,7 +11,9 @@
 //! milliseconds. Cold regions go straight to the cheapest tier, hot ones stay, and those between
 //! spread over the tiers between.
 //!
-//! Two departures. Regions of which nothing is known yet stay where they are, and the others get
+//! Three departures. A region that changes tiers is charged for the work of moving it, spread over
+//! the windows it is expected to stay ([`MOVE_NS_PER_PAGE`]); without that, two tiers of nearly the
+//! same price exchange their regions whenever a measured latency or ratio wavers. Regions of which nothing is known yet stay where they are, and the others get
 //! what they leave of the budget. And `alpha` = 1 is taken to mean "off": the solver alone would
 //! still demote regions that are never touched, because that costs no time.
 
@@ -23,6 +25,14 @@ use crate::tier::{TierId, MAX_TIERS};
 /// Room for the rounding of sums over 1,000,000 regions: without it `alpha` = 0 might not even
 /// admit the cheapest placement, whose cost it is. A billionth of a bill is nobody's money.
 const BUDGET_SLACK: f64 = 1e-9;
+
+/// Work of moving one page to another tier, in nanoseconds: taking it out or decoding it, encoding
+/// it, and putting it away. Between lz4 (about 10 us in all) and zstd or deflate (30 to 60 us).
+pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
+
+/// Windows over which a move pays: as many as hotness is averaged over, because a region's plan
+/// does not change faster than its hotness does.
+pub const STAY_WINDOWS: f64 = 4.0;
 
 /// The policy; see the head of the file.
 #[derive(Debug)]
@@ -55,17 +65,26 @@ pub struct RegionChoices<'a> {
     regions: &'a [RegionView],
     /// Indices into `regions`.
     known: &'a [u32],
+    /// Their present tiers.
+    current: &'a [u8],
     options: usize,
     fault_ns: [f64; MAX_TIERS],
     usd_per_page: [f64; MAX_TIERS],
 }
 
 impl<'a> RegionChoices<'a> {
-    /// The regions listed in `known`, each with every tier (at most [`MAX_TIERS`]).
-    pub fn new(regions: &'a [RegionView], known: &'a [u32], tiers: &[TierCost]) -> Self {
+    /// The regions listed in `known`, now in the tiers `current`, each with every tier (at most
+    /// [`MAX_TIERS`]) to choose from.
+    pub fn new(
+        regions: &'a [RegionView],
+        known: &'a [u32],
+        current: &'a [u8],
+        tiers: &[TierCost],
+    ) -> Self {
         let mut choices = RegionChoices {
             regions,
             known,
+            current,
             options: tiers.len().min(MAX_TIERS),
             fault_ns: [0.0; MAX_TIERS],
             usd_per_page: [0.0; MAX_TIERS],
@@ -88,7 +107,11 @@ impl Choices for RegionChoices<'_> {
     #[inline]
     fn perf(&self, item: usize, option: usize) -> f64 {
         let region = &self.regions[self.known[item] as usize];
-        K_Y * f64::from(region.hotness_usable()) * self.fault_ns[option]
+        let faults_ns = K_Y * f64::from(region.hotness_usable()) * self.fault_ns[option];
+        if usize::from(self.current[item]) == option {
+            return faults_ns;
+        }
+        faults_ns + f64::from(region.pages) * MOVE_NS_PER_PAGE / STAY_WINDOWS
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
@@ -129,7 +152,7 @@ impl Policy for Analytical {
         self.current.extend(self.known.iter().map(|&index| to[index as usize]));
 
         let (alpha, budget) = (self.alpha, cost::budget(self.alpha, pages, tiers));
-        let choices = RegionChoices::new(regions, &self.known, tiers);
+        let choices = RegionChoices::new(regions, &self.known, &self.current, tiers);
         let left = budget * (1.0 + BUDGET_SLACK) - pinned;
         let solution = self.solver.solve(&choices, left, &self.current);
         for (&index, &option) in self.known.iter().zip(&solution.choice) {
@@ -168,7 +191,8 @@ mod tests {
 
     #[test]
     fn hot_stays_warm_goes_to_the_quick_tier_and_cold_straight_to_the_cheap_one() {
-        // Three regions of 512 dollars. Cheapest 384, dearest 1536, alpha 0.4375: budget 888.
+        // (Moving costs 2.56 ms a region whichever tier it goes to, so it does not change the
+        // order below.) Three regions of 512 dollars. Cheapest 384, dearest 1536, alpha 0.4375: budget 888.
         // 512 + 256 + 128 = 896 is over it; 512 + 128 + 128 = 768 fits: with the hottest in DRAM
         // and the next in T2 that is 20 * 20 us. 256 * 3 = 768 would be 500 * 5 us.
         let regions = [region(0, 0.0, 0, 512), region(1, 20.0, 0, 512), region(2, 500.0, 0, 512)];
@@ -246,6 +270,26 @@ mod tests {
         assert!(plan.expected_perf_ns.is_finite());
     }
 
+    fn objective(plan: &Plan, regions: &[RegionView]) -> f64 {
+        let moved = plan.moves.iter().filter(|m| m.from != m.to);
+        let pages: u32 = moved.map(|m| regions[m.region as usize].pages).sum();
+        plan.expected_perf_ns + f64::from(pages) * MOVE_NS_PER_PAGE / STAY_WINDOWS
+    }
+
+    #[test]
+    fn two_tiers_of_nearly_one_price_do_not_exchange_their_regions() {
+        // Both affordable; the other one is a little quicker today than it was yesterday.
+        let t = tiers();
+        let a = TierCost { fault_ns: 9_000.0, ..t[1] };
+        let b = TierCost { fault_ns: 9_500.0, ..t[1] };
+        let regions: Vec<_> = (0..50).map(|id| region(id, 40.0, 2, 0)).collect();
+        let plan = Analytical::new(0.0).plan(&regions, &[t[0], a, b]);
+        assert!(plan.moves.is_empty(), "{} moves for half a microsecond", plan.moves.len());
+        // A difference that pays within the stay is taken.
+        let b = TierCost { fault_ns: 900_000.0, ..t[1] };
+        assert_eq!(Analytical::new(0.0).plan(&regions, &[t[0], a, b]).moves.len(), 50);
+    }
+
     proptest! {
         #[test]
         fn expected_cost_keeps_the_budget_and_falls_with_the_knob(
@@ -259,8 +303,12 @@ mod tests {
             let budget = plan.tco_min + alpha * (plan.tco_max - plan.tco_min);
             prop_assert!(plan.expected_tco <= budget * (1.0 + 1e-8));
             prop_assert!(plan.tco_saved() >= (1.0 - alpha) * 0.75 - 1e-8);
-            let richer = Analytical::new(alpha + more).plan(&regions, &tiers());
-            prop_assert!(richer.expected_perf_ns <= plan.expected_perf_ns * (1.0 + GAP_ACCEPTED));
+            // What is minimised: faults, and the moves that lead there. (At 1 nothing is solved.)
+            if alpha + more < 1.0 {
+                let richer = Analytical::new(alpha + more).plan(&regions, &tiers());
+                let (poor, rich) = (objective(&plan, &regions), objective(&richer, &regions));
+                prop_assert!(rich <= poor * (1.0 + GAP_ACCEPTED), "{rich} > {poor}");
+            }
             prop_assert_eq!(&plan, &Analytical::new(alpha).plan(&regions, &tiers()));
         }
     }
