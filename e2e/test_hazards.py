@@ -88,12 +88,21 @@ def test_fork_fork(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("fork_fork"))
 
 
-@pytest.mark.parametrize("how", ["exit", "_exit"])
+KILLED = pytest.param(
+    "killed",
+    marks=pytest.mark.xfail(
+        strict=False, reason="a parent that is killed takes along what its child was not given yet"
+    ),
+)
+
+
+@pytest.mark.parametrize("how", ["exit", "_exit", "quick_exit", "daemon", KILLED])
 def test_daemonise(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """The parent, whose runtime holds the child's pages, ends at once."""
     with sandbox.start(program("daemonise"), how) as run:
         status = run.conclude()
-        assert (status, run.lines[-1:]) == (0, ["OK"]), f"{run.lines}\n{run.stderr()}"
+        expected = 137 if how == "killed" else 0
+        assert (status, run.lines[-1:]) == (expected, ["OK"]), f"{run.lines}\n{run.stderr()}"
 
 
 def test_spawn(sandbox: Sandbox, program: Compiler) -> None:

@@ -32,7 +32,8 @@ static void *dropper(void *arg) {
         for (size_t i = first; i < first + count; i++) {
             uint64_t *words = (uint64_t *)(void *)(mine + i * PAGE);
             for (size_t w = 0; w < PAGE / 8; w++)
-                if (words[w] != 0) BAD("dropped page %zu, word %zu is %llx", i, w, (unsigned long long)words[w]);
+                if (words[w] != 0)
+                    BAD("dropped page %zu, word %zu is %llx", i, w, (unsigned long long)words[w]);
             uint64_t value = version * PAGES + me * share + i;
             for (size_t w = 0; w < PAGE / 8; w++) words[w] = value;
         }

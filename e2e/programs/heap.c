@@ -12,7 +12,8 @@ static void write_block(unsigned char *b, size_t size, uint64_t tag) {
 
 static void check_block(const unsigned char *b, size_t size, uint64_t tag) {
     for (size_t i = 0; i < size; i++)
-        if (b[i] != (unsigned char)(tag + i / 16)) BAD("block %llu, byte %zu", (unsigned long long)tag, i);
+        if (b[i] != (unsigned char)(tag + i / 16))
+            BAD("block %llu, byte %zu", (unsigned long long)tag, i);
 }
 
 static void *churn(void *arg) {
@@ -30,9 +31,9 @@ static void *churn(void *arg) {
         if (blocks[i].at) {
             check_block(blocks[i].at, blocks[i].size, blocks[i].tag);
             if (next_random(&seed) % 4 == 0) {
-                size_t size = 1 + next_random(&seed) % 20000;
+                size_t size = 1 + next_random(&seed) % 20000, old = blocks[i].size;
                 blocks[i].at = realloc(blocks[i].at, size);
-                check_block(blocks[i].at, size < blocks[i].size ? size : blocks[i].size, blocks[i].tag);
+                check_block(blocks[i].at, size < old ? size : old, blocks[i].tag);
                 blocks[i].size = size;
                 write_block(blocks[i].at, size, blocks[i].tag);
                 continue;

@@ -17,13 +17,15 @@ int main(void) {
         size_t k = next_random(&seed) % SLOTS;
         if (slots[k].at) {
             size_t pages = slots[k].bytes / PAGE;
-            for (size_t i = 0; i < pages; i += 13) check_page(slots[k].at + i * PAGE, i, slots[k].version);
+            for (size_t i = 0; i < pages; i += 13)
+                check_page(slots[k].at + i * PAGE, i, slots[k].version);
             MUST(munmap(slots[k].at, slots[k].bytes));
         }
         slots[k].bytes = MIB << next_random(&seed) % (n % 8 ? 5 : 7);
         slots[k].version = n;
         slots[k].at = map(slots[k].bytes);
-        for (size_t i = 0; i < slots[k].bytes / PAGE; i += 500) check_zero(slots[k].at + i * PAGE, PAGE);
+        for (size_t i = 0; i < slots[k].bytes / PAGE; i += 500)
+            check_zero(slots[k].at + i * PAGE, PAGE);
         fill(slots[k].at, slots[k].bytes, n);
         pause_ms((unsigned)(next_random(&seed) % 150));
     }

@@ -3,7 +3,8 @@
 
 int main(void) {
     size_t bytes = 32 * MIB;
-    char *space = mmap(NULL, 6 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *space = mmap(NULL, 6 * bytes, PROT_NONE, flags, -1, 0);
     MUST(space);
     char *p = demoted(bytes);
     uint64_t seed = 3;

@@ -3,7 +3,8 @@
 
 int main(void) {
     size_t giant = (size_t)512 << 30, used = 16 * MIB, step = (size_t)1 << 30;
-    char *p = mmap(NULL, giant, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *p = mmap(NULL, giant, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (p == MAP_FAILED) skip("no room for a sparse mapping of 512 GiB");
     char *dense = p + 100 * step;
     fill(dense, used, 1);

@@ -8,10 +8,10 @@
 //!            MoveOut (pager)           begin_encode (mover)       finish_store (mover)
 //!   Home  ------------------> Staged ----------------------> Encoding ---------------> Stored
 //!    ^                          | ^                             |                        |
-//!    |  fault / return (pager)  | '---- refuse (mover) ---------+                        |
-//!    +--------------------------'                               |                        |
-//!    |                          begin_restore (pager)           v                        |
-//!    +------------ Restoring <----------------------------------+------------------------+
+//!    |                          | '---- refuse (mover) ---------+                        |
+//!    |                          |                               |                        |
+//!    |                          v  begin_restore (pager)        v                        |
+//!    +------------ Restoring <--+-------------------------------+------------------------+
 //!    |
 //!    +--- Sampled  (moved out by the tracker to see whether somebody comes back for it)
 //! ```
@@ -214,7 +214,8 @@ impl PageWord {
 
     /// Pager: starts bringing the page home. The place the word named stays valid.
     pub fn begin_restore(self) -> Option<PageWord> {
-        matches!(self.state(), PageState::Encoding | PageState::Stored | PageState::Same)
+        use PageState::{Encoding, Same, Staged, Stored};
+        matches!(self.state(), Staged | Encoding | Stored | Same)
             .then(|| self.with_state(PageState::Restoring))
     }
 
@@ -269,7 +270,7 @@ mod tests {
             ("finish_store", |w| w.finish_store(TierId(2), 9), &[Encoding, Stored, Same]),
             ("finish_same", |w| w.finish_same(TierId(2), 0), &[Encoding, Same]),
             ("refuse", |w| w.refuse(5, true), &[Encoding]),
-            ("begin_restore", |w| w.begin_restore(), &[Encoding, Stored, Same]),
+            ("begin_restore", |w| w.begin_restore(), &[Staged, Encoding, Stored, Same]),
         ];
         for (name, event, legal_from) in events {
             for s in PageState::ALL {

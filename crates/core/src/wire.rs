@@ -1,7 +1,7 @@
 //! What the planner process and the runtime say to each other, byte by byte.
 //!
 //! A message is a little-endian `u32` length of what follows, a type byte and the fields in the
-//! order of the structs below. Both sides are of one build (the runtime refuses another
+//! order of the structs below. Both sides are of one build (the planner refuses another
 //! [`VERSION`]), so there is no field negotiation. Decoding is total: any bytes give a message or
 //! [`Malformed`], never a panic and never an allocation larger than the message itself, because
 //! a broken peer must not be able to hurt a host program.
@@ -52,8 +52,6 @@ pub enum ToRuntime {
     Window(u32),
     /// Where each named region should be. Regions not named stay as they are.
     Plan(Vec<PlanEntry>),
-    /// Bring every page home and stop tiering; the runtime keeps serving until that is done.
-    Release,
 }
 
 /// Limits and tiers for the runtime.
@@ -67,7 +65,7 @@ pub struct Configure {
     pub cooling_windows: u8,
     /// Mover threads, 1 to 8.
     pub move_threads: u8,
-    /// Bandwidth limit of all movers together, MiB of application memory per second, 0 for none.
+    /// Most that all movers together take out of the application, MiB per second, 0 for no limit.
     pub move_mib_s: u32,
     /// The compressed tiers.
     pub tiers: Vec<TierConfig>,
@@ -172,8 +170,6 @@ pub struct Report {
     pub runtime_bytes: u64,
     /// CPU time of the runtime's threads since the start, nanoseconds.
     pub runtime_cpu_ns: u64,
-    /// Of that, time spent serving faults.
-    pub pager_cpu_ns: u64,
     /// Time application threads waited for faults since the start, nanoseconds (service time plus
     /// the wake-up overhead measured at start).
     pub stalled_ns: u64,
@@ -291,7 +287,6 @@ impl ToRuntime {
                 }
                 w.finish()
             }
-            ToRuntime::Release => Writer::new(4).finish(),
         }
     }
 
@@ -352,7 +347,6 @@ impl ToRuntime {
                 }
                 ToRuntime::Plan(entries)
             }
-            4 => ToRuntime::Release,
             _ => return Err(Malformed),
         };
         r.end()?;
@@ -464,17 +458,16 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(report)
 }
 
-fn scalars(r: &Report) -> [u64; 12] {
+fn scalars(r: &Report) -> [u64; 11] {
     let mut copy = r.clone_scalars();
     scalars_mut(&mut copy).map(|v| *v)
 }
 
-fn scalars_mut(r: &mut Report) -> [&mut u64; 12] {
+fn scalars_mut(r: &mut Report) -> [&mut u64; 11] {
     [
         &mut r.rss_bytes,
         &mut r.runtime_bytes,
         &mut r.runtime_cpu_ns,
-        &mut r.pager_cpu_ns,
         &mut r.stalled_ns,
         &mut r.zero_faults,
         &mut r.sample_faults,
@@ -537,12 +530,9 @@ mod tests {
             tiers: vec![tier(), tier()],
         };
         let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
-        for m in [
-            ToRuntime::Configure(configure),
-            ToRuntime::Window(7),
-            ToRuntime::Plan(vec![entry; 3]),
-            ToRuntime::Release,
-        ] {
+        for m in
+            [ToRuntime::Configure(configure), ToRuntime::Window(7), ToRuntime::Plan(vec![entry; 3])]
+        {
             assert_eq!(ToRuntime::decode(body(&m.encode())), Ok(m));
         }
         let report = Report {

@@ -4,6 +4,7 @@
 //! plans to the movers, and reports. It decides nothing. When the planner goes away it drops what
 //! was planned and ends; the pager goes on serving.
 
+use crate::forks;
 use crate::mover::{Mover, Queue};
 use crate::pager::{doorbell::Doorbell, Pager};
 use crate::region::RegionTable;
@@ -17,7 +18,7 @@ use crate::tracker::Tracker;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
 use terrace_core::tier::TierId;
@@ -99,12 +100,13 @@ fn build(uffd: Uffd, config: Configure) -> Option<(&'static Runtime, Arc<Queue>)
         doorbell: Doorbell::new(uffd)?,
         samples: SampleSlots::new(uffd)?,
         window: AtomicU32::new(1),
-        paused: AtomicBool::new(false),
+        paused: AtomicU32::new(0),
     }));
     let pager = Pager::new(rt, uffd, decoders);
     if !thread::spawn(c"terrace-pager", move || pager.run()) {
         return None;
     }
+    forks::set_up(rt);
     calibrate(rt);
     let queue = Arc::new(Queue::default());
     for _ in 0..rt.stores.config.move_threads {
@@ -169,11 +171,6 @@ impl Agent {
                     self.drop_plan(jobs);
                     self.tracker.open(self.rt.window.load(Ordering::Relaxed));
                 }
-                ToRuntime::Release => {
-                    self.drop_plan(Vec::new());
-                    self.tracker.close();
-                    bring_all_home();
-                }
             }
         }
         // No planner: nothing new is moved; what is stored stays and is served on demand.
@@ -228,7 +225,6 @@ impl Agent {
             rss_bytes: proc::rss_bytes(),
             runtime_bytes: self.runtime_bytes(),
             runtime_cpu_ns: thread::cpu_ns_total(),
-            pager_cpu_ns: 0,
             stalled_ns: stats::get(&s.stalled_ns),
             zero_faults: stats::get(&s.zero_faults),
             sample_faults: stats::get(&s.sample_faults),
@@ -310,24 +306,13 @@ impl Agent {
     }
 }
 
-/// Stops moving pages out and brings every page home, on the calling thread. For Release and for
-/// a fork that the kernel would not announce.
-pub fn bring_all_home() {
-    let (Some(rt), Some(queue)) = (RUNTIME.get().copied(), QUEUE.get()) else { return };
-    rt.paused.store(true, Ordering::Release);
+/// Drops what is planned and waits until no mover works. Nothing new may come meanwhile
+/// (`Runtime::paused`).
+pub fn drop_plans() {
+    let Some(queue) = QUEUE.get() else { return };
     queue.replace(std::iter::empty());
     while !queue.is_idle() {
         thread::sleep_us(100);
-    }
-    let Some(mut mover) = Mover::new(rt, queue.clone()) else { return };
-    for r in rt.table.all() {
-        loop {
-            rt.doorbell.call(move |pager| pager.return_samples(r));
-            mover.promote(r);
-            if (0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
-                break;
-            }
-        }
     }
 }
 

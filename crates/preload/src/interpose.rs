@@ -1,24 +1,20 @@
 //! The libc functions the runtime stands in front of: thin shims, one job each.
 //!
 //! `close` and its relatives keep programs that close "all" descriptors (daemons do) from closing
-//! ours. `fork` brings every page home first where the kernel will not announce forks to us,
-//! because the child would read zeros where its parent's pages are in tiers. Everything about the
-//! address space itself comes from userfaultfd events, not from shims, since libc calls `mmap`
-//! and `munmap` internally without passing here.
+//! ours. `_exit` waits for forked children to be whole (`forks.rs`). Everything about the address
+//! space itself comes from userfaultfd events, not from shims, since libc calls `mmap` and
+//! `munmap` internally without passing here.
 
-use crate::agent;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use crate::forks;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
 type DupFn = unsafe extern "C" fn(libc::c_int, libc::c_int) -> libc::c_int;
 type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> libc::c_int;
 type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
-type ForkFn = unsafe extern "C" fn() -> libc::pid_t;
 
 /// Descriptors of ours: the userfaultfd, the link to the planner and the pagemap.
 static OURS: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
-/// Set in a forked child: it has no runtime.
-static CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Keeps `fd` from being closed by the application.
 pub fn protect_fd(fd: i32) {
@@ -58,14 +54,12 @@ pub fn resolve() {
     next(&DUP2, c"dup2");
     next(&DUP3, c"dup3");
     next(&CLOSE_RANGE, c"close_range");
-    next(&FORK, c"fork");
 }
 
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
 static DUP2: AtomicUsize = AtomicUsize::new(0);
 static DUP3: AtomicUsize = AtomicUsize::new(0);
 static CLOSE_RANGE: AtomicUsize = AtomicUsize::new(0);
-static FORK: AtomicUsize = AtomicUsize::new(0);
 
 /// `close(2)`.
 ///
@@ -162,47 +156,36 @@ pub unsafe extern "C" fn closefrom(low: libc::c_int) {
     unsafe { close_range(low.max(0) as libc::c_uint, libc::c_uint::MAX, 0) };
 }
 
-/// `fork(2)`.
+/// `_exit(2)`: like `exit`, it waits for forked children to be whole.
 ///
 /// # Safety
 /// As for libc's.
 #[no_mangle]
-pub unsafe extern "C" fn fork() -> libc::pid_t {
-    let unseen = match agent::RUNTIME.get() {
-        Some(rt) if !CHILD.load(Ordering::Relaxed) && !rt.sees_forks() => Some(rt),
-        _ => None,
-    };
-    if unseen.is_some() {
-        agent::bring_all_home();
-    }
-    // SAFETY: what `dlsym` found under this name has this type.
-    let real: ForkFn = unsafe { std::mem::transmute(next(&FORK, c"fork")) };
-    // SAFETY: as for libc's.
-    let pid = unsafe { real() };
-    if let (Some(rt), true) = (unseen, pid != 0) {
-        rt.paused.store(false, Ordering::Release);
-    }
-    pid
+pub unsafe extern "C" fn _exit(status: libc::c_int) -> ! {
+    forks::at_exit();
+    // SAFETY: ends all threads; nothing of ours runs afterwards.
+    unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    unreachable!("exit_group returned")
 }
 
-/// In a forked child: let go of the parent's descriptors. It must hold neither the planner's
-/// connection open nor the parent's registrations.
-pub extern "C" fn after_fork_in_child() {
-    CHILD.store(true, Ordering::Relaxed);
+/// `_Exit(3)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn _Exit(status: libc::c_int) -> ! {
+    // SAFETY: the same function by another name.
+    unsafe { _exit(status) }
+}
+
+/// In a forked child: closes our descriptors.
+pub fn close_ours() {
     for place in &OURS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
             // SAFETY: our descriptor, closed once.
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
-    }
-}
-
-/// Before the process ends: children that still miss pages get them first.
-pub extern "C" fn at_exit() {
-    let Some(rt) = agent::RUNTIME.get() else { return };
-    while !CHILD.load(Ordering::Relaxed) && crate::stats::get(&rt.stats.children_pending) > 0 {
-        crate::sys::thread::sleep_us(500);
     }
 }
 
@@ -214,11 +197,11 @@ extern "C" {
     ) -> libc::c_int;
 }
 
-/// Registers the two handlers above.
+/// Registers what `forks.rs` does around a fork and at the end.
 pub fn install_handlers() {
-    // SAFETY: both are plain functions that live as long as the library, which is never unloaded.
+    // SAFETY: plain functions that live as long as the library, which is never unloaded.
     unsafe {
-        pthread_atfork(None, None, Some(after_fork_in_child));
-        libc::atexit(at_exit);
+        pthread_atfork(Some(forks::prepare), Some(forks::in_parent), Some(forks::in_child));
+        libc::atexit(forks::at_exit);
     }
 }

@@ -8,14 +8,18 @@
 //! - [`pager`] serves the fault when the page is wanted back;
 //! - [`stats`] counts.
 //!
+//! [`promoter`] brings whole regions home, [`forks`] is what happens around `fork`.
 //! [`region`] is the page table all of them share, [`runtime`] holds the whole together,
-//! [`sys`] and [`interpose`] are the door to Linux and the only `unsafe`.
+//! [`sys`] and [`interpose`] are the door to Linux; they and the pointers of [`region`]'s tree are
+//! the only `unsafe`.
 #![cfg_attr(test, allow(dead_code))]
 
 pub mod agent;
+pub mod forks;
 pub mod interpose;
 pub mod mover;
 pub mod pager;
+pub mod promoter;
 pub mod region;
 pub mod runtime;
 pub mod samples;

@@ -7,8 +7,9 @@
 //! be abandoned: a staged page goes back the way it came, a stored one is simply stored.
 //!
 //! Across: stored bytes move as they are if both tiers have the same codec, else they are decoded
-//! and encoded. Up: pages are decoded here and installed by the pager.
+//! and encoded. Up: see `promoter.rs`.
 
+use crate::promoter::Promoter;
 use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::stats;
@@ -24,8 +25,6 @@ use terrace_store::{CodecSet, Page, Refusal};
 
 /// Pages moved out in one call on the pager: faults wait behind it, about 10-20 us.
 const MOVE_OUT_PAGES: usize = 128;
-/// Pages installed in one call on the pager.
-const INSTALL_PAGES: usize = 16;
 /// Windows for which an incompressible page is not tried again.
 pub const RETRY_WINDOWS: u8 = 16;
 /// Objects moved by compaction after each region, at most.
@@ -59,7 +58,8 @@ pub struct Queue {
 #[derive(Debug, Default)]
 struct Inner {
     jobs: VecDeque<(&'static Region, TierId)>,
-    busy: usize,
+    /// Regions in the hands of a mover. A new plan may name them again; they wait.
+    busy: Vec<&'static Region>,
     /// Moving budget: bytes allowed so far minus bytes moved, and when it was last filled.
     credit_bytes: i64,
     filled_at_ns: u64,
@@ -79,25 +79,29 @@ impl Queue {
     /// Whether nothing is waiting and nobody works.
     pub fn is_idle(&self) -> bool {
         let q = self.lock();
-        q.jobs.is_empty() && q.busy == 0
+        q.jobs.is_empty() && q.busy.is_empty()
     }
 
     fn next(&self) -> (&'static Region, TierId) {
         let mut q = self.lock();
         loop {
-            if let Some(job) = q.jobs.pop_front() {
-                q.busy += 1;
+            let free = |r: &Region| !q.busy.iter().any(|b| std::ptr::eq(*b, r));
+            if let Some(job) =
+                q.jobs.iter().position(|(r, _)| free(r)).and_then(|n| q.jobs.remove(n))
+            {
+                q.busy.push(job.0);
                 return job;
             }
             q = self.wake.wait(q).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn done(&self) {
-        self.lock().busy -= 1;
+    fn done(&self, region: &Region) {
+        self.lock().busy.retain(|b| !std::ptr::eq(*b, region));
+        self.wake.notify_all();
     }
 
-    /// Takes `bytes` out of the bandwidth budget; returns how long to wait first.
+    /// Takes `bytes` out of the bandwidth budget; returns how long to wait before moving more.
     fn charge(&self, bytes: u64, mib_s: u32) -> u64 {
         if mib_s == 0 {
             return 0;
@@ -105,10 +109,11 @@ impl Queue {
         let rate = i64::from(mib_s) << 20;
         let mut q = self.lock();
         let now = thread::now_ns();
+        // At most a tenth of a second's worth is saved up.
         let since = now.saturating_sub(q.filled_at_ns).min(100_000_000) as i64;
         q.filled_at_ns = now;
-        // At most a tenth of a second's worth is saved up.
-        q.credit_bytes = (q.credit_bytes + rate / 1000 * (since / 1_000_000).max(0)).min(rate / 10);
+        let earned = i128::from(rate) * i128::from(since) / 1_000_000_000;
+        q.credit_bytes = (q.credit_bytes + earned as i64).min(rate / 10);
         q.credit_bytes -= bytes as i64;
         if q.credit_bytes >= 0 {
             0
@@ -127,6 +132,7 @@ pub struct Mover {
     rt: &'static Runtime,
     queue: Arc<Queue>,
     codecs: CodecSet,
+    promoter: Promoter,
     slot: u64,
     page: Box<Page>,
     encoded: Box<Page>,
@@ -141,6 +147,7 @@ impl Mover {
             rt,
             queue,
             codecs: rt.stores.codec_set().ok()?,
+            promoter: Promoter::new(rt)?,
             slot,
             page: Box::new([0; PAGE_BYTES]),
             encoded: Box::new([0; PAGE_BYTES]),
@@ -153,10 +160,10 @@ impl Mover {
         thread::set_nice(5);
         loop {
             let (region, tier) = self.queue.next();
-            if !self.rt.paused.load(Ordering::Acquire) {
+            if !self.rt.is_paused() {
                 self.carry_out(region, tier);
             }
-            self.queue.done();
+            self.queue.done(region);
         }
     }
 
@@ -164,7 +171,7 @@ impl Mover {
     fn carry_out(&mut self, region: &'static Region, tier: TierId) {
         region.tier.store(tier.0, Ordering::Relaxed);
         if tier == TierId::DRAM {
-            let pages = self.promote(region);
+            let pages = self.promoter.promote(region);
             stats::add(&self.rt.stats.promoted_pages, pages);
         } else if self.rt.stores.get(tier).is_some() {
             self.migrate(region, tier);
@@ -216,7 +223,7 @@ impl Mover {
         let present = self.rt.pagemap.present(self.slot);
         for i in 0..REGION_PAGES {
             let w = region.word(i);
-            if w.state() != PageState::Staged || self.rt.paused.load(Ordering::Relaxed) {
+            if w.state() != PageState::Staged || self.rt.is_paused() {
                 continue;
             }
             if present.is_some_and(|bits| bits[i / 64] >> (i % 64) & 1 == 0) {
@@ -342,45 +349,6 @@ impl Mover {
                 None
             }
         }
-    }
-
-    // ---- up --------------------------------------------------------------------------------
-
-    /// Brings every page of a region home. Returns how many.
-    pub fn promote(&mut self, region: &'static Region) -> u64 {
-        let mut batch: Vec<(usize, PageWord, Box<Page>)> = Vec::with_capacity(INSTALL_PAGES);
-        let mut pages = 0;
-        for i in 0..REGION_PAGES {
-            let w = region.word(i);
-            if matches!(w.state(), PageState::Stored | PageState::Same) {
-                let mut page = Box::new([0; PAGE_BYTES]);
-                if self.fetch(region, i, w, &mut page) {
-                    batch.push((i, w, page));
-                }
-            }
-            if batch.len() == INSTALL_PAGES || (i == REGION_PAGES - 1 && !batch.is_empty()) {
-                let ready = std::mem::take(&mut batch);
-                pages += self.rt.doorbell.call(move |pager| pager.install(region, &ready));
-            }
-        }
-        pages
-    }
-
-    fn fetch(&mut self, region: &Region, i: usize, w: PageWord, page: &mut Page) -> bool {
-        if w.state() == PageState::Same {
-            for word in page.as_chunks_mut::<4>().0 {
-                *word = w.payload().to_le_bytes();
-            }
-            return true;
-        }
-        let loaded = self.rt.load_page(w, &mut self.codecs.decoders, &mut self.encoded, page);
-        if region.word(i) != w {
-            return false;
-        }
-        if !loaded {
-            crate::pager::corrupt(region.address(i));
-        }
-        true
     }
 }
 

@@ -7,7 +7,7 @@ use crate::stats::Stats;
 use crate::stores::Stores;
 use crate::sys::proc::Pagemap;
 use crate::sys::uffd::Uffd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
 use terrace_store::pool::Handle;
 use terrace_store::{DecoderSet, Page};
@@ -31,14 +31,20 @@ pub struct Runtime {
     pub samples: SampleSlots,
     /// Number of the open window.
     pub window: AtomicU32,
-    /// Set while nothing may be moved out (before an unprotected fork, after Release).
-    pub paused: AtomicBool,
+    /// How many threads want that nothing is moved out (each before a fork that the kernel will
+    /// not announce).
+    pub paused: AtomicU32,
 }
 
 impl Runtime {
     /// The open window as a page word stamps it.
     pub fn window_stamp(&self) -> u8 {
         self.window.load(Ordering::Relaxed) as u8
+    }
+
+    /// Whether pages must stay where they are.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire) > 0
     }
 
     /// Whether forks are announced to us (needs CAP_SYS_PTRACE). If not, everything is brought

@@ -26,8 +26,6 @@ use crate::config::{self, PolicyKind};
 use crate::doctor::{self, TrackerChoice};
 use crate::status::ApplicationStatus;
 
-/// A runtime that does not answer for so long is hung or stopped; it gets no more plans.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The first windows find out what there is to follow; nothing is planned in them yet.
 const SHORT_WINDOWS: u32 = 2;
 /// How much shorter they are.
@@ -50,9 +48,11 @@ pub(super) struct Application {
     shared: Arc<Shared>,
     tracker: TrackerChoice,
     policy: Option<Box<dyn Policy>>,
-    histories: HashMap<u64, RegionHistory>,
+    /// By region: its history, and the window it was last reported in.
+    histories: HashMap<u64, (RegionHistory, u32)>,
     first_seen: Instant,
-    last: Option<Report>,
+    /// The report before, and the planner's CPU time then.
+    last: Option<(Report, u64)>,
     planner_cpu_ns: u64,
 }
 
@@ -82,7 +82,6 @@ impl Application {
 
     /// Plans until the application goes away.
     pub(super) fn serve(mut self) -> Result<()> {
-        self.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         match self.receive()? {
             Some(FromRuntime::Hello(h)) if h.version == VERSION => {}
             Some(FromRuntime::Hello(h)) => bail!(
@@ -108,9 +107,7 @@ impl Application {
                 Ok(Some(FromRuntime::Refused(why))) => bail!("{why}"),
                 Ok(Some(FromRuntime::Hello(_))) => bail!("its runtime said hello twice"),
                 Ok(None) => break,
-                Err(e) => {
-                    return Err(e.context("its runtime does not answer; no more plans for it"))
-                }
+                Err(e) => return Err(e.context("its runtime talks nonsense; no more plans for it")),
             };
             let cpu_before = signals::thread_cpu_ns();
             let solve_start = Instant::now();
@@ -121,7 +118,8 @@ impl Application {
             }
             self.planner_cpu_ns += signals::thread_cpu_ns() - cpu_before;
             self.publish(&report, &plan, solve);
-            self.last = Some(report);
+            self.histories.retain(|_, h| h.1 == window);
+            self.last = Some((report, self.planner_cpu_ns));
         }
         Ok(())
     }
@@ -153,26 +151,27 @@ impl Application {
     // ---- report -> plan --------------------------------------------------------------------
 
     fn plan(&mut self, report: &Report) -> (Option<Plan>, Vec<PlanEntry>) {
-        let regions: Vec<RegionView> = report.regions.iter().map(|r| self.view(r)).collect();
+        let regions: Vec<RegionView> =
+            report.regions.iter().map(|r| self.view(r, report.window)).collect();
         let tiers = self.costs(report);
         let Some(policy) = &mut self.policy else { return (None, Vec::new()) };
         let plan = policy.plan(&regions, &tiers);
         let mut moves = plan.moves.clone();
-        // Pages that are in use and in the wrong place first, then the coldest: if time runs out,
-        // what was not done is what mattered least.
+        // What is in use and in the wrong place first, hottest first, then the coldest downwards:
+        // if time runs out, what was not done is what mattered least.
         moves.sort_by(|a, b| {
             let hot = |m: &terrace_core::plan::Move| regions[m.region as usize].hotness;
-            (a.to != TierId::DRAM)
-                .cmp(&(b.to != TierId::DRAM))
-                .then(hot(a).total_cmp(&hot(b)))
-                .then(a.id.cmp(&b.id))
+            let up = |m: &terrace_core::plan::Move| m.to == TierId::DRAM;
+            let order = if up(a) { hot(b).total_cmp(&hot(a)) } else { hot(a).total_cmp(&hot(b)) };
+            up(b).cmp(&up(a)).then(order).then(a.id.cmp(&b.id))
         });
         let entries = moves.iter().map(|m| PlanEntry { region: m.id, tier: m.to }).collect();
         (Some(plan), entries)
     }
 
-    fn view(&mut self, r: &RegionReport) -> RegionView {
-        let history = self.histories.entry(r.region).or_default();
+    fn view(&mut self, r: &RegionReport, window: u32) -> RegionView {
+        let (history, seen_in) = self.histories.entry(r.region).or_default();
+        *seen_in = window;
         // A region that was not sampled and holds nothing in tiers was not observed.
         if r.samples > 0 || r.tier != 0 || r.stored > 0 {
             let faults = r.faults.min(512) as u16;
@@ -249,7 +248,8 @@ impl Application {
     /// One line of the timeline: the fields of docs/timeline.md.
     fn timeline(&self, report: &Report, plan: &Option<Plan>, solve: Duration) -> Value {
         let config = &self.shared.config;
-        let before = self.last.as_ref();
+        let before = self.last.as_ref().map(|(report, _)| report);
+        let cpu_before = self.last.as_ref().map(|(report, cpu)| report.runtime_cpu_ns + cpu);
         let ms = |now: u64, then: Option<u64>| (now - then.unwrap_or(0).min(now)) as f64 / 1e6;
         let money = self.money(report);
         let recommended = |n: usize| plan.as_ref().map_or(0, |p| p.recommended[n]);
@@ -295,7 +295,7 @@ impl Application {
             "usd_per_month": money.usd_per_month,
             "usd_saved_per_month": money.usd_saved_real,
             "stalled_ms": ms(report.stalled_ns, before.map(|b| b.stalled_ns)),
-            "terrace_cpu_ms": ms(cpu_ns, before.map(|b| b.runtime_cpu_ns + self.planner_cpu_ns)),
+            "terrace_cpu_ms": ms(cpu_ns, cpu_before),
             "plan": {
                 "moves": plan.as_ref().map_or(0, |p| p.moves.len()),
                 "why": plan.as_ref().map_or("the policy is none: nothing is moved".into(), |p| p.why.to_string()),

@@ -11,6 +11,7 @@
 //! (`Failure::Changing`), so the words the pager sees at that moment are those of the fork.
 
 use super::Pager;
+use crate::forks;
 use crate::region::{page_index, Region};
 use crate::stats;
 use crate::sys::uffd::{Event, EventBuffer, Failure, Uffd};
@@ -29,6 +30,14 @@ struct Missing {
     bits: [u64; 8],
 }
 
+/// A child's descriptor, what it misses, and where that lies by now.
+#[derive(Debug)]
+struct Born {
+    fd: RawFd,
+    missing: Vec<Missing>,
+    moves: Vec<(u64, u64, u64)>,
+}
+
 #[derive(Debug)]
 struct Child {
     uffd: Uffd,
@@ -37,6 +46,8 @@ struct Child {
     missing: Vec<Missing>,
     /// Address changes the child made since: (from, to, len), in order.
     moves: Vec<(u64, u64, u64)>,
+    /// Its own children, not yet taken up.
+    born: Vec<Born>,
     gone: bool,
 }
 
@@ -119,10 +130,8 @@ impl Child {
         }
     }
 
-    /// Handles what the child did to its address space, leaving faults and forks in the queue.
+    /// Handles what the child did to its address space, in order, leaving faults in the queue.
     fn apply_changes(&mut self) {
-        let mut forks = [None; 8];
-        let mut kept = 0;
         while let Some(e) = self.queue.pop_event() {
             match e {
                 Event::Remove { start, end } | Event::Unmap { start, end } => {
@@ -132,15 +141,22 @@ impl Child {
                     }
                 }
                 Event::Remap { from, to, len } => self.moves.push((from, to, len)),
-                _ if kept < forks.len() => {
-                    forks[kept] = Some(e);
-                    kept += 1;
+                // A child of the child misses what the child misses at this moment.
+                Event::Fork { child } => {
+                    let (missing, moves) = (self.missing.clone(), self.moves.clone());
+                    self.born.push(Born { fd: child, missing, moves });
                 }
-                _ => {}
+                Event::Fault { .. } => {}
             }
         }
-        for e in forks.into_iter().flatten() {
-            self.queue.push(e);
+    }
+
+    /// Everything has come: says so to the child, which may be waiting to hear it (`forks.rs`).
+    fn tell_whole(&mut self) {
+        let Some(page) = forks::sentinel() else { return };
+        while self.uffd.copy_page(page, &forks::WHOLE) == Err(Failure::Changing) {
+            self.listen();
+            self.apply_changes();
         }
     }
 
@@ -172,17 +188,15 @@ impl Pager {
             }
         }
         missing.sort_by_key(|m| m.region.base);
-        self.adopt(fd, missing, Vec::new());
+        self.adopt(Born { fd, missing, moves: Vec::new() });
     }
 
-    fn adopt(&mut self, fd: RawFd, missing: Vec<Missing>, moves: Vec<(u64, u64, u64)>) {
+    fn adopt(&mut self, born: Born) {
+        let Born { fd, missing, moves } = born;
         let uffd = Uffd::adopt(fd, self.uffd.features);
-        if missing.is_empty() {
-            return;
-        }
         stats::add(&self.rt.stats.children_pending, 1);
-        let queue = EventBuffer::new();
-        self.children.0.push(Child { uffd, queue, missing, moves, gone: false });
+        let (queue, born) = (EventBuffer::new(), Vec::new());
+        self.children.0.push(Child { uffd, queue, missing, moves, born, gone: false });
     }
 
     /// Serves each child's own faults, then gives it a few more pages.
@@ -190,14 +204,8 @@ impl Pager {
         for mut child in std::mem::take(&mut self.children.0) {
             child.uffd.read_making_room(&mut child.queue);
             child.apply_changes();
-            while let Some(e) = child.queue.pop() {
-                match e {
-                    Event::Fault { address, .. } => self.child_fault(&mut child, address),
-                    Event::Fork { child: fd } => {
-                        self.adopt(fd, child.missing.clone(), child.moves.clone());
-                    }
-                    _ => {}
-                }
+            while let Some(address) = child.queue.pop_fault() {
+                self.child_fault(&mut child, address);
             }
             for _ in 0..STEP_PAGES {
                 match child.next_missing() {
@@ -205,7 +213,14 @@ impl Pager {
                     _ => break,
                 }
             }
-            if child.gone || child.next_missing().is_none() {
+            let whole = child.next_missing().is_none();
+            if whole && !child.gone {
+                child.tell_whole();
+            }
+            for born in std::mem::take(&mut child.born) {
+                self.adopt(born);
+            }
+            if child.gone || whole {
                 // Closing the descriptor ends the registrations; nothing is missing any more.
                 self.rt.stats.children_pending.fetch_sub(1, Ordering::Relaxed);
             } else {
@@ -216,6 +231,10 @@ impl Pager {
 
     fn child_fault(&mut self, child: &mut Child, address: u64) {
         let at = address & !(PAGE_BYTES as u64 - 1);
+        if forks::is_sentinel(at) {
+            // It waits to be whole; that will be answered when it is.
+            return;
+        }
         let page = child.origin(at);
         match self.rt.table.get(page) {
             Some(region) if child.misses(page) => self.give_child(child, region, page_index(page)),

@@ -8,9 +8,12 @@
 
 use super::Pager;
 use crate::sys::uffd::{Failure, Uffd};
-use crate::sys::{memory, thread};
+use crate::sys::{memory, proc, thread};
 use std::sync::{Arc, Mutex, PoisonError};
 use terrace_core::state::PAGE_BYTES;
+
+/// Looks at a busy bell, 100 us apart, before giving up.
+const TRIES: usize = 1000;
 
 type Call = Box<dyn FnMut(&mut Pager) + Send>;
 
@@ -44,21 +47,43 @@ impl Doorbell {
     }
 
     /// Runs `f` on the pager thread and returns its result. Must not be called from there.
-    pub fn call<R: Send + 'static>(
+    pub fn call<R: Send + 'static>(&self, f: impl FnMut(&mut Pager) -> R + Send + 'static) -> R {
+        let _ringing = self.ringing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ring(f)
+    }
+
+    /// Like [`Self::call`], but gives up when others keep the bell busy for long: for callers that
+    /// may have interrupted a thread that holds it.
+    pub fn try_call<R: Send + 'static>(
         &self,
-        mut f: impl FnMut(&mut Pager) -> R + Send + 'static,
-    ) -> R {
+        f: impl FnMut(&mut Pager) -> R + Send + Copy + 'static,
+    ) -> Option<R> {
+        for _ in 0..TRIES {
+            if let Ok(_ringing) = self.ringing.try_lock() {
+                return Some(self.ring(f));
+            }
+            thread::sleep_us(100);
+        }
+        None
+    }
+
+    /// The caller holds `ringing`.
+    fn ring<R: Send + 'static>(&self, mut f: impl FnMut(&mut Pager) -> R + Send + 'static) -> R {
         let answer = Arc::new(Mutex::new(None));
         let to = answer.clone();
-        let _ringing = self.ringing.lock().unwrap_or_else(PoisonError::into_inner);
         *self.slot() = Some(Box::new(move |pager| {
             let r = f(pager);
             *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(r);
         }));
         loop {
             // The protection is refused while a change of the address space is under way.
-            while self.uffd.write_protect(self.page, true) == Err(Failure::Changing) {
-                thread::sleep_us(20);
+            loop {
+                match self.uffd.write_protect(self.page, true) {
+                    Ok(()) => break,
+                    Err(Failure::Changing) => thread::sleep_us(20),
+                    // The page is ours for good; without it no page could be brought back.
+                    Err(_) => proc::die("terrace: the runtime's own memory was unmapped"),
+                }
             }
             memory::touch_for_write(self.page);
             if let Some(r) = answer.lock().unwrap_or_else(PoisonError::into_inner).take() {

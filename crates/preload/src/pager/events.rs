@@ -42,7 +42,7 @@ impl Pager {
     }
 
     /// Drops whatever is held for page `i`.
-    fn void(&mut self, region: &Region, i: usize, zap_pending: bool) {
+    pub(super) fn void(&mut self, region: &Region, i: usize, zap_pending: bool) {
         self.feed_children(region, i);
         let next = if zap_pending { PageWord::default().zapped() } else { PageWord::default() };
         // A mover may turn Staged into Encoding or Encoding into Stored meanwhile; what it
@@ -64,26 +64,35 @@ impl Pager {
             }
             let Some(new) = self.rt.table.get_or_create(to + offset) else { continue };
             let j = page_index(to + offset);
-            let w = old.word(i);
-            match w.state() {
-                // A page in a staging slot cannot change regions there: it goes home at once.
-                PageState::Staged | PageState::Encoding => {
-                    let src = self.rt.slot_address(old, i, w);
-                    self.feed_children(old, i);
-                    self.deliver(to + offset, src);
-                    let held = old.update(i, |_| PageWord::default());
-                    self.rt.forget(held);
-                    new.update(j, |_| PageWord::default());
-                }
-                _ => {
-                    let held = old.update(i, |_| PageWord::default());
-                    let before = new.update(j, |_| held);
-                    self.rt.forget(before);
-                }
-            }
+            let held = self.let_go(old, i, to + offset);
+            let before = new.update(j, |_| held);
+            self.rt.forget(before);
             old.set_registered(i..i + 1, false);
             new.set_registered(j..j + 1, true);
             new.tier.store(old.tier.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes page `i` out of its region's record; returns the word for its new place, `now_at`.
+    fn let_go(&mut self, region: &Region, i: usize, now_at: u64) -> PageWord {
+        loop {
+            self.feed_children(region, i);
+            let w = region.word(i);
+            let in_slot = matches!(w.state(), PageState::Staged | PageState::Encoding);
+            if !in_slot {
+                if region.replace(i, w, PageWord::default()) {
+                    return w;
+                }
+                continue;
+            }
+            // A page in a staging slot belongs to its place there: it goes home at once, to the
+            // new address. Claimed, so that its mover neither stores it nor empties the slot.
+            let Some(claimed) = w.begin_restore() else { continue };
+            if region.replace(i, w, claimed) {
+                self.deliver(now_at, self.rt.slot_address(region, i, w));
+                region.replace(i, claimed, PageWord::default());
+                return PageWord::default();
+            }
         }
     }
 

@@ -19,14 +19,17 @@
 //!
 //! # The fault path
 //!
-//! `fault` -> `restore` fits on a screen, allocates nothing, logs nothing, and takes one lock:
-//! that of the tier's pool, which movers hold for the length of a memcpy.
+//! `fault` -> `restore` fits on a screen, allocates nothing, logs nothing, and takes one lock: that
+//! of the tier's pool, which movers hold for the length of a memcpy (a sampled page takes that of
+//! the slot lists instead). Forked children and changes of the address space may allocate, from
+//! the runtime's own heap.
 
 pub mod child;
 pub mod doorbell;
 mod events;
 mod moves;
 
+use crate::forks;
 use crate::region::{page_index, Region};
 use crate::runtime::Runtime;
 use crate::stats;
@@ -120,27 +123,32 @@ impl Pager {
         }
     }
 
-    /// Serves one missing page. Returns the tier it came from (DRAM for fresh memory, samples and
-    /// staged pages).
+    /// Serves one missing page. Returns the tier whose pool it came from, DRAM for all that needed
+    /// no decoding.
     fn fault(&mut self, page: u64, write: bool) -> TierId {
-        let Some(region) = self.rt.table.get(page) else {
-            while self.fill_zero(page, write, None) == Served::Again {}
-            return TierId::DRAM;
-        };
         let i = page_index(page);
         loop {
-            let w = region.word(i);
-            let served = match w.state() {
-                PageState::Stored | PageState::Same | PageState::Encoding => {
-                    self.restore(region, i, w)
-                }
-                PageState::Staged | PageState::Sampled => self.unstage(region, i, w),
-                PageState::Home => self.fill_zero(page, write, Some((region, i, w))),
-                // Only this thread writes Restoring, and never leaves it behind.
-                PageState::Restoring => proc::die("terrace: page left half restored"),
+            // Looked up anew each time: a change handled meanwhile may have brought the region.
+            let found = self.rt.table.get(page).map(|region| (region, region.word(i)));
+            let served = match found {
+                None => self.fill_zero(page, write, None),
+                Some((region, w)) => match w.state() {
+                    PageState::Stored | PageState::Same | PageState::Encoding => {
+                        self.restore(region, i, w)
+                    }
+                    PageState::Staged | PageState::Sampled => self.unstage(region, i, w),
+                    PageState::Home => self.fill_zero(page, write, Some((region, i, w))),
+                    // Only this thread writes Restoring, and never leaves it behind.
+                    PageState::Restoring => proc::die("terrace: page left half restored"),
+                },
             };
             if served == Served::Done {
-                return if w.state() == PageState::Home { TierId::DRAM } else { w.tier() };
+                return match found {
+                    Some((_, w)) if matches!(w.state(), PageState::Stored | PageState::Same) => {
+                        w.tier()
+                    }
+                    _ => TierId::DRAM,
+                };
             }
         }
     }
@@ -192,41 +200,76 @@ impl Pager {
 
     /// Moves a page back from its staging or sample slot, without a copy.
     fn unstage(&mut self, region: &Region, i: usize, w: PageWord) -> Served {
-        let dst = region.address(i);
-        let src = self.rt.slot_address(region, i, w);
         self.feed_children(region, i);
-        let mut moved_whole = true;
-        let moved = match self.uffd.move_page(dst, src, true) {
-            // The mapping's protection changed since; a copy does not mind.
-            Err(Failure::NotMapped | Failure::Busy) => {
-                moved_whole = false;
-                self.uffd.copy_from(dst, src)
-            }
-            other => other,
+        let stamp = Some(self.rt.window_stamp());
+        let brought = match self.bring_home(region, i, w, stamp) {
+            Ok(brought) => brought,
+            Err(Failure::Busy) => return Served::Again,
+            Err(e) => return self.not_filled(region.address(i), e),
         };
-        match moved {
-            Ok(()) => {}
-            // It was a hole when it was taken: nothing to bring, the page is fresh.
-            Err(Failure::Missing) => {
-                region.replace(i, w, w.home(None));
-                return Served::Again;
-            }
-            Err(Failure::Present) => self.uffd.wake(dst, PAGE_BYTES as u64),
-            Err(e) => return self.not_filled(dst, e),
+        if !brought {
+            // It was a hole when it was taken: there is nothing to bring, the page is fresh.
+            return Served::Again;
         }
-        // A mover may have turned Staged into Encoding, even into Stored, meanwhile. If it did so
-        // after the page left, it read a hole; either way the page is home and what it stored is
-        // not needed.
         if w.state() == PageState::Sampled {
-            self.rt.samples.give_back(w.payload(), moved_whole);
             region.hits.fetch_add(1, Ordering::Relaxed);
             stats::add(&self.rt.stats.sample_faults, 1);
         } else {
             stats::add(&self.rt.stats.staged_faults, 1);
         }
-        let held = region.update(i, |now| now.home(Some(self.rt.window_stamp())));
-        self.rt.forget(held);
         Served::Done
+    }
+
+    /// Moves a `Staged` or `Sampled` page from its slot to the application. `Ok(false)` if the
+    /// slot is empty, which means that the page was a hole; `Busy` if a mover took it first.
+    fn bring_home(
+        &mut self,
+        region: &Region,
+        i: usize,
+        w: PageWord,
+        stamp: Option<u8>,
+    ) -> Result<bool, Failure> {
+        // A staged page is claimed first, so that no mover begins to read what is about to go. A
+        // sampled one nobody else touches.
+        let claimed = match w.state() {
+            PageState::Staged => {
+                let Some(claimed) = w.begin_restore() else { return Err(Failure::Busy) };
+                if !region.replace(i, w, claimed) {
+                    return Err(Failure::Busy);
+                }
+                claimed
+            }
+            _ => w,
+        };
+        let (dst, src) = (region.address(i), self.rt.slot_address(region, i, w));
+        let mut emptied = true;
+        let moved = match self.uffd.move_page(dst, src, true) {
+            // The mapping's protection changed since; a copy does not mind.
+            Err(Failure::NotMapped | Failure::Busy) => {
+                emptied = false;
+                self.uffd.copy_from(dst, src)
+            }
+            other => other,
+        };
+        let brought = match moved {
+            Ok(()) => true,
+            Err(Failure::Missing) => false,
+            // Somebody filled the page; whoever it was came later than we took it.
+            Err(Failure::Present) => {
+                emptied = false;
+                self.uffd.wake(dst, PAGE_BYTES as u64);
+                true
+            }
+            Err(e) => {
+                region.replace(i, claimed, w);
+                return Err(e);
+            }
+        };
+        region.replace(i, claimed, w.home(stamp.filter(|_| brought)));
+        if w.state() == PageState::Sampled {
+            self.rt.samples.give_back(w.payload(), emptied);
+        }
+        Ok(brought)
     }
 
     /// A page nobody holds: fresh memory.
@@ -237,11 +280,19 @@ impl Pager {
         at: Option<(&Region, usize, PageWord)>,
     ) -> Served {
         // For a write, a copied page saves the second fault that the zero page would bring.
-        let filled =
-            if write { self.uffd.copy_page(page, &ZEROS) } else { self.uffd.zero_page(page) };
+        let filled = if forks::is_sentinel(page) {
+            self.uffd.copy_page(page, &forks::WHOLE)
+        } else if write {
+            self.uffd.copy_page(page, &ZEROS)
+        } else {
+            self.uffd.zero_page(page)
+        };
         match filled {
             Ok(()) => {}
-            Err(Failure::Present) => self.uffd.wake(page, PAGE_BYTES as u64),
+            Err(Failure::Present) => {
+                self.uffd.wake(page, PAGE_BYTES as u64);
+                return Served::Done;
+            }
             Err(e) => return self.not_filled(page, e),
         }
         if let Some((region, i, w)) = at {
@@ -288,7 +339,7 @@ impl Pager {
     }
 
     /// Reads what there is into the queue, or gives the threads behind it time to run on.
-    fn listen(&mut self) {
+    pub(super) fn listen(&mut self) {
         if self.uffd.read_making_room(&mut self.queue) == 0 {
             thread::sleep_us(20);
         }

@@ -4,6 +4,7 @@
 use super::Pager;
 use crate::mover::{Refused, RETRY_WINDOWS};
 use crate::region::Region;
+use crate::sys::thread;
 use crate::sys::uffd::Failure;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -53,6 +54,9 @@ impl Pager {
         tier: TierId,
         cooling: u8,
     ) -> usize {
+        if self.rt.is_paused() {
+            return 0;
+        }
         let stamp = self.rt.window_stamp();
         let mut busy = 0;
         let mut changing = 0;
@@ -114,13 +118,16 @@ impl Pager {
     /// Moves what is left in the region's staging slot back to the application.
     pub fn return_staged(&mut self, region: &Region) {
         for i in 0..REGION_PAGES {
-            self.bring_home(region, i, PageState::Staged);
+            self.send_home(region, i, PageState::Staged);
         }
     }
 
     /// Takes up to `want` pages of a region into sample slots, spread by `seed`. Returns how many.
     /// With `cooled`, only pages that came back lately: those that stay when the rest goes down.
     pub fn take_samples(&mut self, region: &Region, want: usize, seed: u64, cooled: bool) -> usize {
+        if self.rt.is_paused() {
+            return 0;
+        }
         let stamp = self.rt.window_stamp();
         let cooling = self.rt.stores.config.cooling_windows;
         let mut taken = 0;
@@ -161,46 +168,28 @@ impl Pager {
     /// Moves the samples nobody came back for home again.
     pub fn return_samples(&mut self, region: &Region) {
         for i in 0..REGION_PAGES {
-            self.bring_home(region, i, PageState::Sampled);
+            self.send_home(region, i, PageState::Sampled);
         }
     }
 
     /// Brings page `i` home if it is in state `from` (`Staged` or `Sampled`), unasked.
-    fn bring_home(&mut self, region: &Region, i: usize, from: PageState) {
+    fn send_home(&mut self, region: &Region, i: usize, from: PageState) {
         loop {
             let w = region.word(i);
             if w.state() != from {
                 return;
             }
             self.feed_children(region, i);
-            let (dst, src) = (region.address(i), self.rt.slot_address(region, i, w));
-            let mut whole = true;
-            let moved = match self.uffd.move_page(dst, src, true) {
-                Err(Failure::NotMapped | Failure::Busy) => {
-                    whole = false;
-                    self.uffd.copy_from(dst, src)
+            match self.bring_home(region, i, w, None) {
+                Ok(_) | Err(Failure::Busy) => return,
+                Err(Failure::Changing) => self.drain(),
+                Err(Failure::NoMemory) => thread::sleep_us(1000),
+                // The mapping is gone, and so is the page; its event is on the way.
+                Err(_) => {
+                    self.void(region, i, false);
+                    return;
                 }
-                other => other,
-            };
-            match moved {
-                Err(Failure::Changing) => {
-                    self.drain();
-                    continue;
-                }
-                Err(Failure::NoMemory) => {
-                    crate::sys::thread::sleep_us(1000);
-                    continue;
-                }
-                // Present: whoever filled it came later than we took it. Missing: it was a hole.
-                // NotMapped: there is nothing to bring it home to; its event is on the way.
-                _ => {}
             }
-            let empty = whole && matches!(moved, Ok(()) | Err(Failure::Missing));
-            let held = region.update(i, |now| if now == w { now.home(None) } else { now });
-            if held == w && from == PageState::Sampled {
-                self.rt.samples.give_back(w.payload(), empty);
-            }
-            return;
         }
     }
 

@@ -23,7 +23,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 static HEAP_USED: AtomicU64 = AtomicU64::new(0);
 
 /// Every mapping of the runtime: heap, slots and one arena for each tier.
-const RANGES_MAX: usize = 2 + MAX_TIERS + super::thread::THREADS_MAX;
+const RANGES_MAX: usize = 3 + MAX_TIERS + super::thread::THREADS_MAX;
 static RANGES: [(AtomicU64, AtomicU64); RANGES_MAX] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RANGES_MAX];
 static RANGES_USED: AtomicUsize = AtomicUsize::new(0);
@@ -103,10 +103,17 @@ pub fn carve(len: u64) -> Option<u64> {
     .ok()
 }
 
-/// Memory for a thread's stack, for good. A forked child has it too: glibc's fork walks the
-/// stacks of all threads in the child, where it keeps their control blocks.
-pub fn map_stack(len: u64) -> Option<u64> {
+/// Memory that a forked child has too, for good: thread stacks, because glibc's fork walks them in
+/// the child (it keeps the threads' control blocks there), and the sentinel of `forks.rs`.
+pub fn map_copied(len: u64) -> Option<u64> {
     map(len, InChild::Copied)
+}
+
+/// Reads the first byte of memory made by [`map_copied`].
+pub fn read_byte_of_copied(address: u64) -> u8 {
+    // SAFETY: such a mapping is readable for good, in forked children too; volatile because the
+    // kernel fills the page in when it is touched.
+    unsafe { std::ptr::read_volatile(address as *const u8) }
 }
 
 /// Gives the pages of a carved range back to the system; they read as zeros afterwards.

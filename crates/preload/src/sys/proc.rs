@@ -14,7 +14,7 @@ pub struct Mapping {
 }
 
 /// Parses `/proc/self/maps` and calls `keep` for each private anonymous read-write mapping that
-/// is neither a stack nor one of the kernel's special ones.
+/// is neither the main stack nor one of the kernel's special ones.
 pub fn private_anonymous(maps: &str, mut keep: impl FnMut(Mapping)) {
     for line in maps.lines() {
         let mut fields = line.split_ascii_whitespace();
@@ -58,7 +58,8 @@ struct PageRegion {
 /// `PAGEMAP_SCAN` (Linux 6.7).
 const IOC_PAGEMAP_SCAN: u64 = (3 << 30) | (96 << 16) | ((b'f' as u64) << 8) | 16;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// Runs of present pages taken in one system call.
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+/// Runs of pages taken in one system call.
 const SCAN_RUNS: usize = 256;
 
 impl Pagemap {
@@ -70,8 +71,8 @@ impl Pagemap {
         Some(Pagemap(fd))
     }
 
-    /// Which of the 512 pages from `start` on are present, as a bitmap. `None` if that cannot be
-    /// known.
+    /// Which of the 512 pages from `start` on have content, in memory or in swap, as a bitmap.
+    /// `None` if that cannot be known.
     pub fn present(&self, start: u64) -> Option<[u64; 8]> {
         let mut raw = [0u8; 4096];
         // SAFETY: the buffer is ours and of the length given.
@@ -84,13 +85,13 @@ impl Pagemap {
         }
         let mut bits = [0u64; 8];
         for (i, entry) in raw.chunks_exact(8).enumerate() {
-            // Bit 63 of an entry is "present": little-endian, so the top bit of the last byte.
-            bits[i / 64] |= u64::from(entry[7] >> 7) << (i % 64);
+            // Bits 63 and 62 of an entry are "present" and "swapped": the top of the last byte.
+            bits[i / 64] |= u64::from(entry[7] & 0xc0 != 0) << (i % 64);
         }
         Some(bits)
     }
 
-    /// Calls `visit` with every run of present pages in `[start, end)`. Skips what has no page
+    /// Calls `visit` with every run of pages that have content in `[start, end)`. Skips what has no page
     /// tables, so that a sparse giant costs nothing.
     pub fn scan(&self, start: u64, end: u64, mut visit: impl FnMut(u64, u64)) {
         let mut runs = [PageRegion::default(); SCAN_RUNS];
@@ -106,8 +107,8 @@ impl Pagemap {
                 SCAN_RUNS as u64,
                 0,
                 0,
-                PAGE_IS_PRESENT,
                 0,
+                PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
                 PAGE_IS_PRESENT,
             ];
             // SAFETY: the argument has the size it says, and the kernel writes at most SCAN_RUNS

@@ -33,7 +33,7 @@ extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
 
 /// Starts a thread named `name` (at most 15 bytes) that runs `f`. `false` if the system refuses.
 pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
-    let Some(stack) = memory::map_stack(STACK_BYTES as u64) else { return false };
+    let Some(stack) = memory::map_copied(STACK_BYTES as u64) else { return false };
     for place in &STACKS {
         if place.compare_exchange(0, stack, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             break;

@@ -131,7 +131,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
-    /// The features the kernel granted.
+    /// The features that are enabled.
     pub features: u64,
 }
 
@@ -175,10 +175,11 @@ impl Uffd {
         let mut u = Uffd { fd: unsafe { OwnedFd::from_raw_fd(raw) }, features };
         let mut api = [UFFD_API, features, 0u64];
         u.ioctl(IOC_API, &mut api)?;
-        u.features = api[1];
+        // The answer names all the kernel has; enabled is what was asked for.
         if api[1] & features != features {
             return Err(libc::EINVAL);
         }
+        u.features = features;
         Ok(u)
     }
 
@@ -344,7 +345,7 @@ fn decode(m: &Msg) -> Option<Event> {
 /// than [`READ_BATCH`] places are free.
 #[derive(Debug)]
 pub struct EventBuffer {
-    ring: [Option<Event>; EventBuffer::PLACES],
+    ring: Box<[Option<Event>]>,
     head: usize,
     len: usize,
 }
@@ -356,13 +357,13 @@ impl Default for EventBuffer {
 }
 
 impl EventBuffer {
-    /// Places: several read batches, because draining events (see `Failure::Changing`) may meet
-    /// faults that have to wait.
-    const PLACES: usize = 256;
+    /// Places. The kernel hands out faults before events, so the faults of as many threads may
+    /// have to wait here before an event is reached that must be handled first.
+    const PLACES: usize = 4096;
 
     /// An empty buffer.
-    pub const fn new() -> EventBuffer {
-        EventBuffer { ring: [None; EventBuffer::PLACES], head: 0, len: 0 }
+    pub fn new() -> EventBuffer {
+        EventBuffer { ring: vec![None; EventBuffer::PLACES].into(), head: 0, len: 0 }
     }
 
     /// Whether a whole read batch fits.

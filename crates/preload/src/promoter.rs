@@ -1,0 +1,65 @@
+//! Bringing regions home because somebody said so, not because of a fault.
+//!
+//! Pages are decoded on the caller's thread and installed by the pager, a few at a time, where
+//! their words have not changed meanwhile.
+
+use crate::region::Region;
+use crate::runtime::Runtime;
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
+use terrace_store::{DecoderSet, Page};
+
+/// Pages installed in one call on the pager: about 40 us, which faults may wait.
+const INSTALL_PAGES: usize = 16;
+
+/// What decoding on one thread needs.
+pub struct Promoter {
+    rt: &'static Runtime,
+    decoders: DecoderSet,
+    encoded: Box<Page>,
+}
+
+impl Promoter {
+    /// A promoter for the calling thread.
+    pub fn new(rt: &'static Runtime) -> Option<Promoter> {
+        let decoders = rt.stores.decoders().ok()?;
+        Some(Promoter { rt, decoders, encoded: Box::new([0; PAGE_BYTES]) })
+    }
+
+    /// Brings every stored page of a region home. Returns how many came.
+    pub fn promote(&mut self, region: &'static Region) -> u64 {
+        let mut pages = 0;
+        let mut batch: Vec<(usize, PageWord, Box<Page>)> = Vec::with_capacity(INSTALL_PAGES);
+        for i in 0..REGION_PAGES {
+            let w = region.word(i);
+            if matches!(w.state(), PageState::Stored | PageState::Same) {
+                let mut page = Box::new([0; PAGE_BYTES]);
+                if self.fetch(region, i, w, &mut page) {
+                    batch.push((i, w, page));
+                }
+            }
+            if batch.len() == INSTALL_PAGES || (i == REGION_PAGES - 1 && !batch.is_empty()) {
+                let ready = std::mem::take(&mut batch);
+                pages += self.rt.doorbell.call(move |pager| pager.install(region, &ready));
+            }
+        }
+        pages
+    }
+
+    /// Decodes the page a word names. `false` if the word changed meanwhile.
+    fn fetch(&mut self, region: &Region, i: usize, w: PageWord, page: &mut Page) -> bool {
+        if w.state() == PageState::Same {
+            for word in page.as_chunks_mut::<4>().0 {
+                *word = w.payload().to_le_bytes();
+            }
+            return true;
+        }
+        let loaded = self.rt.load_page(w, &mut self.decoders, &mut self.encoded, page);
+        if region.word(i) != w {
+            return false;
+        }
+        if !loaded {
+            crate::pager::corrupt(region.address(i));
+        }
+        true
+    }
+}
