@@ -1,4 +1,5 @@
 # One door for people and for CI. `make test` and `make demo` install what they need and say so.
+# Everything uses the release profile, so that the C libraries are built once.
 
 VENV := build/venv
 PYTHON := $(VENV)/bin/python
@@ -54,7 +55,7 @@ lint: cargo $(VENV)/ready
 	cd e2e && ../$(VENV)/bin/mypy .
 
 doc: cargo
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --workspace
 
 bench: build
 	$(TERRACE) bench plan

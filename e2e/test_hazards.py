@@ -61,7 +61,7 @@ def test_threads(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) 
     """A page may be wanted at every step of its way down, by several threads at once."""
     with sandbox.start(program("threads"), options=options) as run:
         assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
-        assert faults_from_tiers(run.windows()[-1]) > 10_000, "the threads met no demotion"
+        assert faults_from_tiers(run.windows()[-1]) > 5_000, "the threads met no demotion"
 
 
 def test_same_word(sandbox: Sandbox, program: Compiler) -> None:
@@ -88,21 +88,23 @@ def test_fork_fork(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("fork_fork"))
 
 
-KILLED = pytest.param(
-    "killed",
-    marks=pytest.mark.xfail(
-        strict=False, reason="a parent that is killed takes along what its child was not given yet"
-    ),
-)
-
-
-@pytest.mark.parametrize("how", ["exit", "_exit", "quick_exit", "daemon", KILLED])
+@pytest.mark.parametrize("how", ["exit", "_exit", "quick_exit", "daemon"])
 def test_daemonise(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """The parent, whose runtime holds the child's pages, ends at once."""
     with sandbox.start(program("daemonise"), how) as run:
         status = run.conclude()
-        expected = 137 if how == "killed" else 0
-        assert (status, run.lines[-1:]) == (expected, ["OK"]), f"{run.lines}\n{run.stderr()}"
+        assert (status, run.lines[-1:]) == (0, ["OK"]), f"{run.lines}\n{run.stderr()}"
+
+
+def test_killed_parent(sandbox: Sandbox, program: Compiler) -> None:
+    """A parent that is killed takes pages along: its child is whole, or ends saying so."""
+    with sandbox.start(program("daemonise"), "killed") as run:
+        assert run.conclude() == 137
+        report = f"{run.lines}\n{run.stderr()}"
+        assert not any(line.startswith("BAD") for line in run.lines), report
+        assert run.lines[-1] == "OK" or "rather than letting it read wrong bytes" in run.stderr(), (
+            report
+        )
 
 
 def test_spawn(sandbox: Sandbox, program: Compiler) -> None:

@@ -1,7 +1,7 @@
 /* MADV_DONTNEED against threads that touch the same pages, and against demotion. */
 #include "hazard.h"
 
-enum { THREADS = 4, PAGES = 6144, SECONDS = 6 };
+enum { THREADS = 4, PAGES = 6144, SECONDS = 4 };
 
 static char *p;
 static double end_s;

@@ -2,7 +2,7 @@
 #include "hazard.h"
 #include <malloc.h>
 
-enum { BLOCKS = 6000, SECONDS = 5 };
+enum { BLOCKS = 4000, SECONDS = 4 };
 
 static double end_s;
 

@@ -12,7 +12,7 @@ int main(void) {
         uint64_t version;
     } slots[SLOTS] = {0};
     uint64_t seed = 8;
-    double end = now_s() + 6;
+    double end = now_s() + 5;
     for (uint64_t n = 1; now_s() < end; n++) {
         size_t k = next_random(&seed) % SLOTS;
         if (slots[k].at) {

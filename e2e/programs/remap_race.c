@@ -8,7 +8,7 @@ int main(void) {
     MUST(space);
     char *p = demoted(bytes);
     uint64_t seed = 3;
-    double end = now_s() + 6;
+    double end = now_s() + 4;
     for (unsigned n = 0; now_s() < end; n++) {
         char *to = space + (n % 3) * 2 * bytes + (next_random(&seed) % 512) * PAGE;
         EXPECT(mremap(p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);

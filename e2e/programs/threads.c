@@ -1,7 +1,7 @@
 /* Eight threads write their own pages and read shared ones while both go down and come back. */
 #include "hazard.h"
 
-enum { THREADS = 8, OWN_PAGES = 1024, SHARED_PAGES = 4096, SECONDS = 6 };
+enum { THREADS = 8, OWN_PAGES = 1024, SHARED_PAGES = 4096, SECONDS = 4 };
 
 static char *own, *shared;
 static double end_s;

@@ -117,7 +117,7 @@ fn measure(args: &PlanArgs) -> Result<()> {
     let budget = cost::budget(args.alpha, pages, &tiers) * (1.0 + 1e-9);
 
     let mut solver = Solver::default();
-    let choices = RegionChoices::new(&regions, &known, &current, &tiers);
+    let choices = RegionChoices::new(&regions, &known, &current, &tiers, 0.0);
     let (solve_ms, solution) = time_ms(args.repeat, || solver.solve(&choices, budget, &current));
     let mut policy = Analytical::new(args.alpha);
     let (plan_ms, plan) = time_ms(args.repeat, || policy.plan(&regions, &tiers));

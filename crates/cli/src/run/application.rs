@@ -66,7 +66,12 @@ impl Application {
             buffer: Vec::new(),
             policy: match policy.kind {
                 PolicyKind::None => None,
-                PolicyKind::Analytical => Some(Box::new(Analytical::new(policy.alpha))),
+                PolicyKind::Analytical => {
+                    // A page comes back somewhere in a window and cools for the given number of
+                    // them, counting that one.
+                    let residence = f64::from(shared.config.run.cooling_windows) - 0.5;
+                    Some(Box::new(Analytical::new(policy.alpha).with_residence(residence)))
+                }
                 PolicyKind::Waterfall => {
                     Some(Box::new(Waterfall::new(threshold(policy.threshold))))
                 }
@@ -94,7 +99,10 @@ impl Application {
             // A short-lived program that ended before its runtime was up.
             None => return Ok(()),
         }
-        self.send(&ToRuntime::Configure(self.configure()))?;
+        if self.send(&ToRuntime::Configure(self.configure())).is_err() {
+            // Ended before it could be told anything.
+            return Ok(());
+        }
         let window_s = self.shared.config.run.window_s;
         for window in 1.. {
             let share = if window <= SHORT_WINDOWS { SHORT_WINDOW_SHARE } else { 1.0 };

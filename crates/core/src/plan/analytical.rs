@@ -11,7 +11,12 @@
 //! milliseconds. Cold regions go straight to the cheapest tier, hot ones stay, and those between
 //! spread over the tiers between.
 //!
-//! Three departures. A region that changes tiers is charged for the work of moving it, spread over
+//! Four departures. A page that faults back is in DRAM until it has cooled and is demoted again, so
+//! a region in a tier saves only on the share of its pages that are there on average
+//! ([`expected_back`]), and is charged that share at DRAM's price. `TCO_min` is then what can
+//! really be reached, and the knob divides that: demoting a region that comes back within a window
+//! costs faults and saves nothing, and equation 12 as printed cannot know it. With a residence of
+//! 0 windows the equations are the paper's. A region that changes tiers is charged for the work of moving it, spread over
 //! the windows it is expected to stay ([`MOVE_NS_PER_PAGE`]); without that, two tiers of nearly the
 //! same price exchange their regions whenever a measured latency or ratio wavers. Regions of which nothing is known yet stay where they are, and the others get
 //! what they leave of the budget. And `alpha` = 1 is taken to mean "off": the solver alone would
@@ -38,6 +43,7 @@ pub const STAY_WINDOWS: f64 = 4.0;
 #[derive(Debug)]
 pub struct Analytical {
     alpha: f64,
+    residence_windows: f64,
     solver: Solver,
     /// Indices of the regions that take part, by id, and their present tiers.
     known: Vec<u32>,
@@ -49,7 +55,19 @@ impl Analytical {
     /// range, and what is not a number counts as 1, the harmless end.
     pub fn new(alpha: f64) -> Analytical {
         let alpha = if alpha.is_nan() { 1.0 } else { alpha.clamp(0.0, 1.0) };
-        Analytical { alpha, solver: Solver::default(), known: Vec::new(), current: Vec::new() }
+        Analytical {
+            alpha,
+            residence_windows: 0.0,
+            solver: Solver::default(),
+            known: Vec::new(),
+            current: Vec::new(),
+        }
+    }
+
+    /// The same, told that a page which faults back stays in DRAM for so many windows on average.
+    /// 0 or more; what is not a number counts as 0.
+    pub fn with_residence(self, windows: f64) -> Analytical {
+        Analytical { residence_windows: windows.max(0.0), ..self }
     }
 
     /// The knob, 0 to 1.
@@ -70,6 +88,22 @@ pub struct RegionChoices<'a> {
     options: usize,
     fault_ns: [f64; MAX_TIERS],
     usd_per_page: [f64; MAX_TIERS],
+    residence_windows: f64,
+}
+
+/// Of `pages` with this hotness (distinct pages touched per window), how many are back in DRAM on
+/// average when the region lies in a compressed tier, and how many fault per window. A page is
+/// taken to be touched at random at rate `l` per window, so that `1 - exp(-l)` of them are touched
+/// in one; it then alternates between being stored (for `1 / l` windows) and being back (for
+/// `residence_windows`). Without residence: none back, and `hotness` faults (equation 7).
+pub fn expected_back(hotness: f64, pages: f64, residence_windows: f64) -> (f64, f64) {
+    if residence_windows <= 0.0 || pages <= 0.0 {
+        return (0.0, hotness);
+    }
+    // A region of which every page was touched has no finite rate; 98 % is as hot as it gets.
+    let rate = -(1.0 - (hotness / pages).min(0.98)).ln();
+    let cycle = 1.0 + residence_windows * rate;
+    (pages * residence_windows * rate / cycle, pages * rate / cycle)
 }
 
 impl<'a> RegionChoices<'a> {
@@ -80,8 +114,10 @@ impl<'a> RegionChoices<'a> {
         known: &'a [u32],
         current: &'a [u8],
         tiers: &[TierCost],
+        residence_windows: f64,
     ) -> Self {
         let mut choices = RegionChoices {
+            residence_windows,
             regions,
             known,
             current,
@@ -95,6 +131,23 @@ impl<'a> RegionChoices<'a> {
         }
         choices
     }
+
+    /// Expected faults per window of an item in `option`.
+    fn faults(&self, item: usize, option: usize) -> f64 {
+        if option == 0 {
+            return 0.0;
+        }
+        let region = &self.regions[self.known[item] as usize];
+        let hotness = f64::from(region.hotness_usable());
+        expected_back(hotness, f64::from(region.pages), self.residence_windows).1
+    }
+
+    /// What the cheapest placement of all items costs (equation 10, item by item).
+    fn tco_min(&self) -> f64 {
+        (0..self.items())
+            .map(|i| (0..self.options).map(|j| self.tco(i, j)).fold(f64::INFINITY, f64::min))
+            .sum()
+    }
 }
 
 impl Choices for RegionChoices<'_> {
@@ -107,7 +160,7 @@ impl Choices for RegionChoices<'_> {
     #[inline]
     fn perf(&self, item: usize, option: usize) -> f64 {
         let region = &self.regions[self.known[item] as usize];
-        let faults_ns = K_Y * f64::from(region.hotness_usable()) * self.fault_ns[option];
+        let faults_ns = K_Y * self.faults(item, option) * self.fault_ns[option];
         if usize::from(self.current[item]) == option {
             return faults_ns;
         }
@@ -115,7 +168,14 @@ impl Choices for RegionChoices<'_> {
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
-        f64::from(self.regions[self.known[item] as usize].pages) * self.usd_per_page[option]
+        let region = &self.regions[self.known[item] as usize];
+        let pages = f64::from(region.pages);
+        if option == 0 {
+            return pages * self.usd_per_page[0];
+        }
+        let hotness = f64::from(region.hotness_usable());
+        let back = expected_back(hotness, pages, self.residence_windows).0;
+        (pages - back) * self.usd_per_page[option] + back * self.usd_per_page[0]
     }
 }
 
@@ -151,8 +211,15 @@ impl Policy for Analytical {
         self.current.clear();
         self.current.extend(self.known.iter().map(|&index| to[index as usize]));
 
-        let (alpha, budget) = (self.alpha, cost::budget(self.alpha, pages, tiers));
-        let choices = RegionChoices::new(regions, &self.known, &self.current, tiers);
+        let alpha = self.alpha;
+        let residence = self.residence_windows;
+        let choices = RegionChoices::new(regions, &self.known, &self.current, tiers, residence);
+        let (tco_max, tco_min) = match residence > 0.0 {
+            // Regions that stay where they are cost what they cost, whatever the knob says.
+            true => (cost::tco_max(pages, tiers), choices.tco_min() + pinned),
+            false => (cost::tco_max(pages, tiers), cost::tco_min(pages, tiers)),
+        };
+        let budget = tco_min + alpha * (tco_max - tco_min);
         let left = budget * (1.0 + BUDGET_SLACK) - pinned;
         let solution = self.solver.solve(&choices, left, &self.current);
         for (&index, &option) in self.known.iter().zip(&solution.choice) {
@@ -165,7 +232,16 @@ impl Policy for Analytical {
         } else {
             Why::OverBudget { alpha, budget }
         };
-        Plan::to_tiers(regions, tiers, &to, why)
+        let mut plan = Plan::to_tiers(regions, tiers, &to, why);
+        if residence > 0.0 {
+            let chosen = || solution.choice.iter().enumerate().map(|(i, &j)| (i, usize::from(j)));
+            plan.expected_faults = K_Y * chosen().map(|(i, j)| choices.faults(i, j)).sum::<f64>();
+            plan.expected_perf_ns = K_Y
+                * chosen().map(|(i, j)| choices.faults(i, j) * choices.fault_ns[j]).sum::<f64>();
+            plan.expected_tco = pinned + chosen().map(|(i, j)| choices.tco(i, j)).sum::<f64>();
+            plan.tco_min = tco_min;
+        }
+        plan
     }
 }
 
@@ -274,6 +350,27 @@ mod tests {
         let moved = plan.moves.iter().filter(|m| m.from != m.to);
         let pages: u32 = moved.map(|m| regions[m.region as usize].pages).sum();
         plan.expected_perf_ns + f64::from(pages) * MOVE_NS_PER_PAGE / STAY_WINDOWS
+    }
+
+    #[test]
+    fn pages_that_come_back_are_paid_for_as_dram() {
+        // Half of 512 pages touched in a window: rate ln 2 = 0.693. Back for one window each time:
+        // 0.693 / 1.693 = 40.9 % of them are back on average, and as many fault per window.
+        let (back, faults) = expected_back(256.0, 512.0, 1.0);
+        assert!((back - 209.6).abs() < 0.1 && (faults - 209.6).abs() < 0.1, "{back} {faults}");
+        assert_eq!(expected_back(256.0, 512.0, 0.0), (0.0, 256.0));
+        let (back, _) = expected_back(512.0, 512.0, 1.5);
+        assert!(back < 512.0 && back > 430.0, "{back}");
+
+        // A region in full use and a cold one, and a knob that asks for nearly all there is to
+        // save: the paper's equations push the hot one down, where it cannot stay.
+        let regions = [region(0, 0.0, 0, 512), region(1, 512.0, 0, 512)];
+        let paper = Analytical::new(0.1).plan(&regions, &tiers());
+        assert_eq!(paper.recommended[0], 0);
+        let told = Analytical::new(0.1).with_residence(8.0).plan(&regions, &tiers());
+        assert_eq!(told.recommended[..3], [512, 0, 512]);
+        assert!(matches!(told.why, Why::WithinBudget { .. }), "{}", told.why);
+        assert_eq!((told.expected_faults, told.expected_tco), (0.0, 512.0 + 128.0));
     }
 
     #[test]
