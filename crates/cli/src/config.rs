@@ -106,7 +106,7 @@ impl Threshold {
     /// of the bands that TierScape gives (section 7.1).
     pub fn share(self) -> Option<f64> {
         match self {
-            Threshold::Conservative => Some(0.18),
+            Threshold::Conservative => Some(0.175),
             Threshold::Moderate => Some(0.45),
             Threshold::Aggressive => Some(0.75),
             Threshold::Share(share) => Some(share),
@@ -168,7 +168,7 @@ pub struct RunConfig {
     pub move_mib_s: u64,
     /// Pages of a region in DRAM that the tracker watches in one window; 0 to 512.
     pub samples_per_region: u32,
-    /// A page that compresses to this many bytes or more stays in DRAM.
+    /// A page that compresses to more bytes than this stays in DRAM.
     pub cutoff_bytes: u32,
     /// Windows for which a page that faulted back is left alone.
     pub cooling_windows: u32,
@@ -305,8 +305,8 @@ fn option(name: &'static str) -> impl Fn(String) -> ConfigError {
     move |message| ConfigError { file: String::new(), line: 0, key: name.into(), message }
 }
 
-/// Threads that move pages: more than 64 is a typing error, not a wish.
-pub(crate) const MOVE_THREADS_MAX: u32 = 64;
+/// Threads that move pages: as many as the runtime has places for.
+pub(crate) const MOVE_THREADS_MAX: u32 = 8;
 
 pub(crate) fn check_number(value: f64, lo: f64, hi: f64, what: &str) -> Result<f64, String> {
     if (lo..=hi).contains(&value) {

@@ -3,6 +3,7 @@
 //! [`run`] starts a program and plans for it; [`status`], [`doctor`] and [`tiers`] answer
 //! questions; [`bench`] and [`demo`] measure. [`config`] and [`preset`] say what is wanted,
 //! [`preflight`] what is possible.
+#![deny(unsafe_code)]
 
 pub mod bench {
     //! Measurements that back the promises of SPEC.md.

@@ -61,6 +61,8 @@ enum TiersVerb {
 
 #[derive(Subcommand)]
 enum BenchVerb {
+    /// Fault latency of every tier, side by side with the kernel's zswap
+    Fault(bench::fault::FaultArgs),
     /// The planner: time and distance to the optimum
     Plan(bench::plan::PlanArgs),
     /// Cost at rest: throughput with the runtime loaded and nothing demoted
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
             tiers::list(&config, json).map(|()| 0).map_err(Into::into)
         }
         Verb::Demo(args) => demo::run(args).map(|()| 0),
+        Verb::Bench { verb: BenchVerb::Fault(args) } => bench::fault::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Plan(args) } => bench::plan::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Rest(args) } => bench::rest::run(args).map(|()| 0),
     };

@@ -153,8 +153,10 @@ fn query_in(dir: &Path) -> io::Result<Found> {
         match ask(&socket) {
             Ok(session) => found.sessions.push(session),
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-                // Its supervisor was killed. Another `status` may have been quicker to remove it.
+                // Its supervisor was killed. Another `status` may have been quicker to remove it,
+                // and its other socket, where runtimes connected.
                 let _ = fs::remove_file(&socket);
+                let _ = fs::remove_file(socket.with_extension("link"));
             }
             // Ended between our listing and our call.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}

@@ -4,9 +4,9 @@
 //! joins the paper's price of a 4 KiB page (`USD_DRAM`, `USD_Ty`) to the price of a GiB that people
 //! know: [`PAGES_PER_GIB`].
 //!
-//! The paper divides by a compressibility `C_T` = original / stored (equation 11). Here a tier has a
-//! [`TierCost::ratio`] = stored / original, its inverse, because that is what a pool measures and it
-//! stays finite for an empty tier.
+//! The paper divides by a compressibility `C_T` = original / stored (equation 11). Here a tier has
+//! a [`TierCost::ratio`] = stored / original, its inverse, because that is what a pool measures and
+//! it stays finite for an empty tier.
 
 /// 4 KiB pages in a GiB.
 pub const PAGES_PER_GIB: f64 = 262_144.0;

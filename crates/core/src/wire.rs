@@ -576,7 +576,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_decode_or_are_malformed(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_decode_or_are_malformed(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
             let _ = ToRuntime::decode(&bytes);
             let _ = FromRuntime::decode(&bytes);
             let _ = split_message(&bytes);

@@ -30,10 +30,12 @@ const DUMP_REGIONS_MAX: u32 = 20_000;
 #[derive(clap::Args, Clone, Debug)]
 pub struct PlanArgs {
     /// Regions of 2 MiB to plan for.
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    #[arg(long, default_value_t = 100_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub regions: u32,
     /// Tiers, DRAM included (2 to 16).
-    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=MAX_TIERS as i64))]
+    #[arg(long, default_value_t = 6)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=MAX_TIERS as i64))]
     pub tiers: u32,
     /// Knob: 1 is all performance, 0 all savings.
     #[arg(long, default_value_t = 0.5)]

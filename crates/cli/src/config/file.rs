@@ -262,7 +262,7 @@ fn run(section: Option<Section>) -> Result<RunConfig> {
         run.move_mib_s = field.integer(0, MIB_S_MAX, "MiB per second, 0 for no limit")?;
     }
     if let Some(field) = section.get("samples_per_region") {
-        run.samples_per_region = field.small(0, 512, "pages of a region")?;
+        run.samples_per_region = field.small(0, 64, "pages of a region")?;
     }
     if let Some(field) = section.get("cutoff_bytes") {
         run.cutoff_bytes = field.small(64, 4_096, "bytes of a 4 KiB page")?;

@@ -1,6 +1,7 @@
 //! The few system calls the demo needs that the standard library does not offer: signals in both
 //! directions and `poll`. All `unsafe` of the demo is in this file; each call passes only values
 //! or memory that outlives it.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -147,28 +147,29 @@ fn event_fork(host: &Host) -> Check {
 fn write_protect(host: &Host) -> Check {
     const NAME: &str = "userfaultfd write protection";
     if host.facts.uffd.has(FEATURE_WP) {
-        return Check::ok(NAME, "supported");
+        return Check::ok(NAME, "supported").required();
     }
-    Check::degraded(
+    Check::missing(
         NAME,
         "not supported",
-        "pages cannot be compressed while the program still uses them",
+        "the runtime's own threads could not reach its pager: programs are refused",
         "boot Linux 5.7 or later (x86-64, arm64 from 6.10)",
     )
+    .required()
 }
 
 fn thread_id(host: &Host) -> Check {
     const NAME: &str = "userfaultfd thread id";
     if host.facts.uffd.has(FEATURE_THREAD_ID) {
-        return Check::ok(NAME, "supported");
+        return Check::ok(NAME, "supported").required();
     }
-    Check::degraded(
+    Check::missing(
         NAME,
         "not supported",
-        "the pager cannot follow the faulting thread to its CPU: a fault takes about 11 us \
-         instead of 4",
+        "the pager cannot follow the faulting thread to its CPU: programs are refused",
         "boot Linux 4.14 or later",
     )
+    .required()
 }
 
 fn kernel(host: &Host) -> Check {

@@ -1,4 +1,5 @@
 //! Questions that only a system call or this process's own place can answer.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;

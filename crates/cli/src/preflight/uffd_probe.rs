@@ -4,6 +4,7 @@
 //! `UFFDIO_API` can be called only once on each. Nothing is registered, so nothing can fault. The
 //! few other questions of [`super`] that need libc are here too: this is the only part of
 //! `preflight` that may be unsafe.
+#![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

@@ -288,13 +288,17 @@ impl Application {
         }
         let cpu_ns = report.runtime_cpu_ns + self.planner_cpu_ns;
         let policy = config.policy;
+        let waterfall = policy.kind == PolicyKind::Waterfall;
+        let threshold = waterfall.then(|| policy.threshold.to_string());
+        let idle = "the policy is none: nothing is moved";
+        let why = plan.as_ref().map_or(idle.to_string(), |p| p.why.to_string());
         json!({
             "pid": self.pid, "command": self.command,
             "window": report.window, "t_s": self.first_seen.elapsed().as_secs_f64(),
             "preset": config.preset, "policy": policy.kind.name(),
             "alpha": (policy.kind == PolicyKind::Analytical).then_some(policy.alpha),
-            "threshold": (policy.kind == PolicyKind::Waterfall).then(|| policy.threshold.to_string()),
-            "tracker": { "method": self.tracker.method, "why_not_better": self.tracker.why_not_better },
+            "threshold": threshold,
+            "tracker": self.tracker,
             "tiers": tiers,
             "rss_bytes": report.rss_bytes,
             "managed_bytes": money.managed_bytes,
@@ -306,7 +310,7 @@ impl Application {
             "terrace_cpu_ms": ms(cpu_ns, cpu_before),
             "plan": {
                 "moves": plan.as_ref().map_or(0, |p| p.moves.len()),
-                "why": plan.as_ref().map_or("the policy is none: nothing is moved".into(), |p| p.why.to_string()),
+                "why": why,
                 "solve_ms": solve.as_secs_f64() * 1e3,
             },
         })

@@ -78,8 +78,8 @@ impl Session {
             of.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0)
         };
         Some(format!(
-            "{} (pid {}): at its last window {:.1} % of memory TCO saved on {:.0} MiB; {:.0} faults \
-             served, {:.2} s waited for them in all",
+            "{} (pid {}): at its last window {:.1} % of memory TCO saved on {:.0} MiB; \
+             {:.0} faults served, {:.2} s waited for them in all",
             a.command,
             a.pid,
             number(&a.last, "tco_saved") * 100.0,

@@ -16,11 +16,12 @@
 //! ([`expected_back`]), and is charged that share at DRAM's price. `TCO_min` is then what can
 //! really be reached, and the knob divides that: demoting a region that comes back within a window
 //! costs faults and saves nothing, and equation 12 as printed cannot know it. With a residence of
-//! 0 windows the equations are the paper's. A region that changes tiers is charged for the work of moving it, spread over
-//! the windows it is expected to stay ([`MOVE_NS_PER_PAGE`]); without that, two tiers of nearly the
-//! same price exchange their regions whenever a measured latency or ratio wavers. Regions of which nothing is known yet stay where they are, and the others get
-//! what they leave of the budget. And `alpha` = 1 is taken to mean "off": the solver alone would
-//! still demote regions that are never touched, because that costs no time.
+//! 0 windows the equations are the paper's. A region that changes tiers is charged for the work of
+//! moving it, spread over the windows it is expected to stay ([`MOVE_NS_PER_PAGE`]); without that,
+//! two tiers of nearly the same price exchange their regions whenever a measured latency or ratio
+//! wavers. Regions of which nothing is known yet stay where they are, and the others get what they
+//! leave of the budget. And `alpha` = 1 is taken to mean "off": the solver alone would still demote
+//! regions that are never touched, because that costs no time.
 
 use super::mckp::{Choices, Solver, GAP_ACCEPTED};
 use super::{Plan, Policy, RegionView, Why};
@@ -268,9 +269,9 @@ mod tests {
     #[test]
     fn hot_stays_warm_goes_to_the_quick_tier_and_cold_straight_to_the_cheap_one() {
         // (Moving costs 2.56 ms a region whichever tier it goes to, so it does not change the
-        // order below.) Three regions of 512 dollars. Cheapest 384, dearest 1536, alpha 0.4375: budget 888.
-        // 512 + 256 + 128 = 896 is over it; 512 + 128 + 128 = 768 fits: with the hottest in DRAM
-        // and the next in T2 that is 20 * 20 us. 256 * 3 = 768 would be 500 * 5 us.
+        // order below.) Three regions of 512 dollars. Cheapest 384, dearest 1536, alpha 0.4375:
+        // budget 888. 512 + 256 + 128 = 896 is over it; 512 + 128 + 128 = 768 fits: with the
+        // hottest in DRAM and the next in T2 that is 20 * 20 us. 256 * 3 = 768 would be 500 * 5 us.
         let regions = [region(0, 0.0, 0, 512), region(1, 20.0, 0, 512), region(2, 500.0, 0, 512)];
         let plan = Analytical::new(0.4375).plan(&regions, &tiers());
         assert_eq!(plan.recommended[..3], [512, 0, 1024]);

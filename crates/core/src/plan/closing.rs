@@ -10,10 +10,10 @@
 //!
 //! so an option whose reduced cost alone exceeds the gap cannot be part of a better answer. Few
 //! options are left: the *core*. Its items are added one by one, most promising first, to a list of
-//! partial answers (changes against the split) of which none is both slower and dearer than another;
-//! an answer is dropped as soon as its bound, given the best steps of the items still to come, does
-//! not beat the best complete answer by more than the accepted gap. This is Pisinger's dynamic
-//! programme with an expanding core (MCKNAP, 1995), for real-valued costs.
+//! partial answers (changes against the split) of which none is both slower and dearer than
+//! another; an answer is dropped as soon as its bound, given the best steps of the items still to
+//! come, does not beat the best complete answer by more than the accepted gap. This is Pisinger's
+//! dynamic programme with an expanding core (MCKNAP, 1995), for real-valued costs.
 //!
 //! In the example of [`super::mckp`] the gap is 13 - 8.5 = 4.5. Split: A T1, B T2, C T1 with 3
 //! dollars of room and lambda 2.5. Reduced costs: A to DRAM -10 + 2.5 * 4 = 0; C to T2

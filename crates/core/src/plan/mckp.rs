@@ -173,7 +173,8 @@ impl Solver {
     /// are, then those of lower item number. The same input gives the same answer.
     ///
     /// # Panics
-    /// If `current` is neither empty nor one entry an item, or [`Choices::options`] is out of range.
+    /// If `current` is neither empty nor one entry an item, or [`Choices::options`] is out of
+    /// range.
     pub fn solve<C: Choices>(&mut self, costs: &C, budget: f64, current: &[u8]) -> Solution {
         assert!((1..=MAX_TIERS).contains(&costs.options()), "options out of range");
         assert!(u32::try_from(costs.items()).is_ok(), "too many items");

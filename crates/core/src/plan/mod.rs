@@ -1,8 +1,8 @@
 //! From hotness and cost to a plan: which region goes to which tier in the next window.
 //!
-//! A [`Policy`] returns a [`Plan`] and cannot move a page; whoever carries a plan out cannot choose.
-//! Plans are pure functions of what is handed in, so that the live system, the simulator and the
-//! tests see the same decisions.
+//! A [`Policy`] returns a [`Plan`] and cannot move a page; whoever carries a plan out cannot
+//! choose. Plans are pure functions of what is handed in, so that the live system, the simulator
+//! and the tests see the same decisions.
 //!
 //! | policy | file | TierScape | answers |
 //! |---|---|---|---|

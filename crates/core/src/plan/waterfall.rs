@@ -238,7 +238,8 @@ mod tests {
                     }
                 }
             }
-            for (i, region) in regions.iter().enumerate().filter(|(_, r)| !in_dram(r) && r.pages > 0)
+            let down = |r: &RegionView| !in_dram(r) && r.pages > 0;
+            for (i, region) in regions.iter().enumerate().filter(|(_, r)| down(r))
             {
                 prop_assert_eq!(dest(i).0, (region.tier.0 + 1).min(5));
             }

@@ -91,8 +91,8 @@ impl Pagemap {
         Some(bits)
     }
 
-    /// Calls `visit` with every run of pages that have content in `[start, end)`. Skips what has no page
-    /// tables, so that a sparse giant costs nothing.
+    /// Calls `visit` with every run of pages that have content in `[start, end)`. Skips what has no
+    /// page tables, so that a sparse giant costs nothing.
     pub fn scan(&self, start: u64, end: u64, mut visit: impl FnMut(u64, u64)) {
         let mut runs = [PageRegion::default(); SCAN_RUNS];
         let mut at = start;
