@@ -1,7 +1,7 @@
 //! The `terrace` command, as a library so that its parts can be tested.
 //!
 //! [`run`] starts a program and plans for it; [`status`], [`doctor`] and [`tiers`] answer
-//! questions; [`bench`] and [`demo`] measure. [`config`] and [`preset`] say what is wanted,
+//! questions; [`mod@bench`] and [`demo`] measure. [`config`] and [`preset`] say what is wanted,
 //! [`preflight`] what is possible.
 #![deny(unsafe_code)]
 

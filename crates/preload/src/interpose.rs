@@ -178,6 +178,41 @@ pub unsafe extern "C" fn _Exit(status: libc::c_int) -> ! {
     unsafe { _exit(status) }
 }
 
+/// `daemon(3)`: glibc's ends the parent by an internal `_exit` that does not pass here.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn daemon(keep_folder: libc::c_int, keep_io: libc::c_int) -> libc::c_int {
+    // SAFETY: the calls that daemon(3) is made of, in its order, on constant strings.
+    unsafe {
+        match libc::fork() {
+            -1 => return -1,
+            0 => {}
+            _ => _exit(0),
+        }
+        if libc::setsid() < 0 {
+            return -1;
+        }
+        if keep_folder == 0 {
+            libc::chdir(c"/".as_ptr());
+        }
+        if keep_io == 0 {
+            let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            if null < 0 {
+                return -1;
+            }
+            for fd in 0..3 {
+                libc::dup2(null, fd);
+            }
+            if null > 2 {
+                libc::close(null);
+            }
+        }
+    }
+    0
+}
+
 /// In a forked child: closes our descriptors.
 pub fn close_ours() {
     for place in &OURS {
@@ -190,6 +225,7 @@ pub fn close_ours() {
 }
 
 extern "C" {
+    fn at_quick_exit(f: extern "C" fn()) -> libc::c_int;
     fn pthread_atfork(
         prepare: Option<extern "C" fn()>,
         parent: Option<extern "C" fn()>,
@@ -203,5 +239,6 @@ pub fn install_handlers() {
     unsafe {
         pthread_atfork(Some(forks::prepare), Some(forks::in_parent), Some(forks::in_child));
         libc::atexit(forks::at_exit);
+        at_quick_exit(forks::at_exit);
     }
 }

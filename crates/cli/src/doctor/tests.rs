@@ -133,8 +133,8 @@ fn missing_features_of_userfaultfd() {
     fake.0.facts.uffd.event_fork_errno = Some(libc::EPERM);
     assert!(fake.expect("UFFDIO_MOVE", State::Missing, "Linux 6.8").required);
     fake.expect("fork events (CAP_SYS_PTRACE)", State::Degraded, "--ambient-caps +sys_ptrace");
-    fake.expect("userfaultfd write protection", State::Degraded, "5.7");
-    fake.expect("userfaultfd thread id", State::Degraded, "4.14");
+    fake.expect("userfaultfd write protection", State::Missing, "5.7");
+    fake.expect("userfaultfd thread id", State::Missing, "4.14");
     fake.expect("userfaultfd RWP_ASYNC", State::Missing, "7.3");
 }
 

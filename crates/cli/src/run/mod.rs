@@ -1,8 +1,8 @@
 //! `terrace run -- CMD`: starts a program with the runtime loaded, and plans for it.
 //!
 //! The program is a child of this process and shares its terminal. Every process of it that loads
-//! the runtime connects to a socket of this session ([`session`]) and is planned for by a thread
-//! of its own ([`application`]). Nothing here is on the way of a page: if this process is killed,
+//! the runtime connects to a socket of this session (`session.rs`) and is planned for by a thread
+//! of its own (`application.rs`). Nothing here is on the way of a page: if this process is killed,
 //! the runtime goes on serving what it holds.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
