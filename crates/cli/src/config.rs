@@ -184,7 +184,8 @@ impl Default for RunConfig {
             // 4 to 8 samples are what the estimate in terrace_core::hotness is made for.
             samples_per_region: 4,
             cutoff_bytes: CUTOFF_BYTES_DEFAULT,
-            cooling_windows: 2,
+            // Measured on the demo: with 2, half of all faults are pages that had just come back.
+            cooling_windows: 3,
         }
     }
 }

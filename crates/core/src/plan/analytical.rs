@@ -161,7 +161,9 @@ impl Choices for RegionChoices<'_> {
     #[inline]
     fn perf(&self, item: usize, option: usize) -> f64 {
         let region = &self.regions[self.known[item] as usize];
-        let faults_ns = K_Y * self.faults(item, option) * self.fault_ns[option];
+        // A page that comes back will be taken down again.
+        let again_ns = if self.residence_windows > 0.0 { MOVE_NS_PER_PAGE } else { 0.0 };
+        let faults_ns = K_Y * self.faults(item, option) * (self.fault_ns[option] + again_ns);
         if usize::from(self.current[item]) == option {
             return faults_ns;
         }
