@@ -157,7 +157,7 @@ impl Mover {
     /// Works until the process ends.
     pub fn run(mut self) -> ! {
         // Behind the application: what movers do can wait, what it does cannot.
-        thread::set_nice(5);
+        thread::take_short_turns(5);
         loop {
             let (region, tier) = self.queue.next();
             if !self.rt.is_paused() {

@@ -16,7 +16,7 @@ use anyhow::{bail, ensure, Context, Result};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// No reply for this long means that the server hangs.
@@ -84,6 +84,8 @@ pub enum Phase {
     Measure = 1,
     /// Come to an end.
     Stop = 2,
+    /// Finish what is under way and wait for another phase; the time does not count.
+    Hold = 3,
 }
 
 /// Shared between the generator's thread and the one that watches it.
@@ -92,6 +94,7 @@ pub struct Control {
     phase: AtomicU8,
     ops: AtomicU64,
     wrong: AtomicU64,
+    held: AtomicBool,
 }
 
 impl Control {
@@ -108,6 +111,11 @@ impl Control {
     /// Wrong values seen so far.
     pub fn wrong(&self) -> u64 {
         self.wrong.load(Ordering::Relaxed)
+    }
+
+    /// Whether the generator has come to rest in [`Phase::Hold`].
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
     }
 
     fn phase(&self) -> u8 {
@@ -129,6 +137,14 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Adds another measurement of the same thing.
+    pub fn add(&mut self, other: Measured) {
+        self.latency.merge(&other.latency);
+        self.wall += other.wall;
+        self.client_cpu += other.client_cpu;
+        self.wrong.merge(other.wrong);
+    }
+
     /// Operations per second.
     pub fn throughput(&self) -> f64 {
         self.latency.count() as f64 / self.wall.as_secs_f64().max(1e-9)
@@ -213,6 +229,7 @@ pub fn drive(
     seed: u64,
     control: &Control,
 ) -> Result<Measured> {
+    sys::leave_the_first_cpu();
     let clients = server_streams.len() as u64;
     ensure!(clients > 0 && mix.keys >= clients, "need at least one key per connection");
     let mut fds = Vec::new();
@@ -232,7 +249,7 @@ pub fn drive(
         lane.issue(&mut draw, mix, i as u64, clients, content, versions, now)?;
     }
     let mut outstanding = lanes.len();
-    while outstanding > 0 {
+    loop {
         let phase = control.phase();
         match (&since, phase == Phase::Measure as u8) {
             (None, true) => since = Some((Instant::now(), sys::thread_cpu_ns())),
@@ -242,6 +259,22 @@ pub fn drive(
                 since = None;
             }
             _ => {}
+        }
+        if outstanding == 0 {
+            if phase == Phase::Stop as u8 {
+                return Ok(measured);
+            }
+            control.held.store(phase == Phase::Hold as u8, Ordering::Release);
+            if phase == Phase::Hold as u8 {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            now = Instant::now();
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                fds[i].fd = lane.stream.as_raw_fd();
+                lane.issue(&mut draw, mix, i as u64, clients, content, versions, now)?;
+            }
+            outstanding = lanes.len();
         }
         if sys::wait_readable(&mut fds, 100)? == 0 {
             // A hanging server would keep us here; whoever said stop knows about it.
@@ -258,7 +291,7 @@ pub fn drive(
             if since.as_ref().is_some_and(|(start, _)| lane.sent_at >= *start) {
                 measured.latency.record((now - lane.sent_at).as_nanos() as u64);
             }
-            if phase == Phase::Stop as u8 {
+            if phase == Phase::Stop as u8 || phase == Phase::Hold as u8 {
                 outstanding -= 1;
                 fds[i].fd = -1; // poll skips negative descriptors
                 fds[i].revents = 0;
@@ -267,7 +300,6 @@ pub fn drive(
             }
         }
     }
-    Ok(measured)
 }
 
 /// One connection of the closed loop.

@@ -62,28 +62,112 @@ pub fn launcher(setting: &Setting<'_>, placement: &Placement, timeline: &Path) -
     args
 }
 
+/// Length of a look at the baseline, as a share of a window.
+const SLICE_SHARE: f64 = 0.25;
+/// How much of it is not counted.
+const SLICE_WARMUP_SHARE: f64 = 0.2;
+
+/// The plain server that every run is compared with. It stays alive through all of them, stopped,
+/// and is driven for a moment in every window of every run: machines drift, and only neighbours in
+/// time can be compared.
+pub struct Baseline {
+    server: Server,
+    versions: Vec<u16>,
+    slices: u64,
+}
+
+impl Baseline {
+    /// Drives the plain server for `time` and stops it again.
+    fn slice(&mut self, setting: &Setting<'_>, time: Duration, into: &mut Measured) -> Result<()> {
+        self.server.resume();
+        let streams: Result<Vec<_>> =
+            (0..setting.mix.clients).map(|_| self.server.connect()).collect();
+        let (streams, control) = (streams?, &Control::default());
+        self.slices += 1;
+        let (seed, versions) = (1000 + self.slices, &mut self.versions);
+        let measured = std::thread::scope(|scope| {
+            let generator = scope.spawn(move || {
+                load::drive(streams, setting.content, versions, setting.mix, seed, control)
+            });
+            // The first moments belong to caches that another server has used.
+            std::thread::sleep(time.mul_f64(SLICE_WARMUP_SHARE));
+            control.set(Phase::Measure);
+            std::thread::sleep(time.mul_f64(1.0 - SLICE_WARMUP_SHARE));
+            control.set(Phase::Stop);
+            generator.join().map_err(|_| anyhow::anyhow!("the load generator panicked"))?
+        });
+        let measured = measured.map_err(|e| blame_server(&mut self.server, e))?;
+        self.server.pause();
+        into.add(measured);
+        Ok(())
+    }
+
+    /// Reads every key back and ends the server.
+    pub fn finish(self, setting: &Setting<'_>) -> Result<WrongValues> {
+        self.server.resume();
+        let wrong = load::read_back(&self.server, setting.content, &self.versions, |_| ())?;
+        self.server.stop()?;
+        Ok(wrong)
+    }
+}
+
+/// Starts a server and loads it.
+fn loaded(
+    setting: &Setting<'_>,
+    spec: &RunSpec,
+    label: &str,
+    progress: &mut Progress,
+) -> Result<(Server, PathBuf)> {
+    let file_name = format!("server-{}", spec.name.replace([' ', '.'], "-"));
+    let timeline = setting.folder.join(format!("{file_name}.timeline"));
+    let before = spec.terrace.as_ref().map(|p| launcher(setting, p, &timeline));
+    let mut server = Server::start(setting.folder, &file_name, &before.unwrap_or_default())?;
+    let keys = setting.mix.keys;
+    load::fill(&server, setting.content, keys, setting.shuffle, |n| {
+        let share = 100.0 * n as f64 / keys as f64;
+        progress.update(|| format!("{label} · loading {share:.0} %"));
+    })
+    .map_err(|e| blame_server(&mut server, e))?;
+    Ok((server, timeline))
+}
+
+/// Measures plain DRAM; the server stays, to be compared with.
+pub fn run_dram(
+    setting: &Setting<'_>,
+    spec: RunSpec,
+    times: Times,
+    label: &str,
+    progress: &mut Progress,
+) -> Result<(Outcome, Baseline)> {
+    let started = Instant::now();
+    let (mut server, _) = loaded(setting, &spec, label, progress)?;
+    let window = setting.window;
+    let mut watch = Watch { follower: None, baseline: None, label, progress, started, window };
+    let mut versions = vec![0_u16; setting.mix.keys as usize];
+    let driven = watch.drive(setting, &mut server, &mut versions, times)?;
+    server.pause();
+    let outcome = outcome(spec, &driven, &[], driven.measured.wrong.count);
+    Ok((outcome, Baseline { server, versions, slices: 0 }))
+}
+
 /// Runs one configuration. `label` starts every progress line.
 pub fn run(
     setting: &Setting<'_>,
     spec: RunSpec,
     times: Times,
     label: &str,
+    baseline: &mut Baseline,
     progress: &mut Progress,
 ) -> Result<(Outcome, WrongValues)> {
-    let file_name = format!("server-{}", spec.name.replace([' ', '.'], "-"));
-    let timeline = setting.folder.join(format!("{file_name}.timeline"));
-    let before = spec.terrace.as_ref().map(|p| launcher(setting, p, &timeline));
-    let mut server = Server::start(setting.folder, &file_name, &before.unwrap_or_default())?;
     let started = Instant::now();
+    let (mut server, timeline) = loaded(setting, &spec, label, progress)?;
     let keys = setting.mix.keys;
     let share = |n: u64| 100.0 * n as f64 / keys as f64;
-    load::fill(&server, setting.content, keys, setting.shuffle, |n| {
-        progress.update(|| format!("{label} · loading {:.0} %", share(n)));
-    })
-    .map_err(|e| blame_server(&mut server, e))?;
 
-    let follower = spec.terrace.is_some().then(|| Follower::new(&timeline, server.pid()));
-    let mut watch = Watch { follower, label, progress, started, window: setting.window };
+    let follower = Some(Follower::new(&timeline, server.pid()));
+    let baseline = Some(baseline);
+    let window = setting.window;
+    let mut watch = Watch { follower, baseline, label, progress, started, window };
     let mut versions = vec![0_u16; keys as usize];
     let driven = watch.drive(setting, &mut server, &mut versions, times)?;
 
@@ -97,28 +181,30 @@ pub fn run(
 
     let windows: Vec<Window> = watch.follower.map_or(Vec::new(), |f| f.windows().to_vec());
     let (first, last) = driven.windows;
-    if spec.terrace.is_some() {
-        ensure!(
-            last > first,
-            "`terrace run` wrote no window to its timeline in the measured phase"
-        );
-    }
+    ensure!(last > first, "`terrace run` wrote no window to its timeline in the measured phase");
+    Ok((outcome(spec, &driven, &windows, wrong.count), wrong))
+}
+
+fn outcome(spec: RunSpec, driven: &Driven, windows: &[Window], wrong_values: u64) -> Outcome {
+    let (first, last) = driven.windows;
     let measured = &driven.measured;
-    let outcome = Outcome {
-        speed: Speed::new(&measured.latency, measured.wall),
+    let speed = Speed::new(&measured.latency, measured.wall);
+    Outcome {
+        speed,
+        // Plain DRAM is its own baseline.
+        dram: driven.dram.as_ref().map_or(speed, |m| Speed::new(&m.latency, m.wall)),
         ops: measured.latency.count(),
         wall: measured.wall,
         application_cpu: driven.application_cpu,
         client_cpu: measured.client_cpu,
-        wrong_values: wrong.count,
+        wrong_values,
         summary: summarise(&windows[first..last]),
         windows: windows[..last].to_vec(),
         first_measured: first,
-        series: driven.series,
+        series: driven.series.clone(),
         rss_bytes: driven.rss_bytes,
         spec,
-    };
-    Ok((outcome, wrong))
+    }
 }
 
 /// When the server is what failed, its log says more than our broken connection.
@@ -139,11 +225,14 @@ struct Driven {
     /// Windows complete at the start and at the end of the measured phase.
     windows: (usize, usize),
     series: Vec<(f64, f64)>,
+    /// The baseline in the same time, if there is one.
+    dram: Option<Measured>,
 }
 
 /// The thread that watches the load generator: phases, windows, progress, death.
 struct Watch<'a> {
     follower: Option<Follower>,
+    baseline: Option<&'a mut Baseline>,
     label: &'a str,
     progress: &'a mut Progress,
     started: Instant,
@@ -168,7 +257,7 @@ impl Watch<'_> {
                     load::drive(streams, content, versions, mix, 1, control)
                 })
                 .context("cannot start the load generator")?;
-            let watched = self.phases(server, control, times, &|| generator.is_finished());
+            let watched = self.phases(setting, server, control, times, &|| generator.is_finished());
             control.set(Phase::Stop);
             let ended = generator.join();
             // What the generator saw explains more than that it stopped.
@@ -186,6 +275,7 @@ impl Watch<'_> {
 
     fn phases(
         &mut self,
+        setting: &Setting<'_>,
         server: &mut Server,
         control: &Control,
         times: Times,
@@ -204,12 +294,21 @@ impl Watch<'_> {
 
         let first = self.windows();
         let cpu_before = server.application_cpu();
-        control.set(Phase::Measure);
         let wanted = (times.measure.as_secs_f64() / self.window.as_secs_f64()).round().max(1.0);
-        let limit = if has_windows { times.measure + grace } else { times.measure };
-        self.go_on(server, control, &mut look, "measuring", limit, ended, |windows| {
-            has_windows && windows - first >= wanted as usize
-        })?;
+        let mut dram = self.baseline.is_some().then(Measured::default);
+        if let Some(dram) = &mut dram {
+            // Window by window, and between them the baseline in the same weather.
+            for n in 1..=wanted as usize {
+                control.set(Phase::Measure);
+                self.go_on(server, control, &mut look, "measuring", grace, ended, |windows| {
+                    windows - first >= n
+                })?;
+                self.compare(setting, server, control, dram)?;
+            }
+        } else {
+            control.set(Phase::Measure);
+            self.go_on(server, control, &mut look, "measuring", times.measure, ended, |_| false)?;
+        }
         control.set(Phase::Stop);
         Ok(Driven {
             measured: Measured::default(),
@@ -217,7 +316,30 @@ impl Watch<'_> {
             rss_bytes: server.rss_bytes(),
             windows: (first, self.windows()),
             series: look.series,
+            dram,
         })
+    }
+
+    /// Holds the run, Terrace included, and drives the baseline for a moment.
+    fn compare(
+        &mut self,
+        setting: &Setting<'_>,
+        server: &mut Server,
+        control: &Control,
+        dram: &mut Measured,
+    ) -> Result<()> {
+        let Some(baseline) = &mut self.baseline else { return Ok(()) };
+        control.set(Phase::Hold);
+        let start = Instant::now();
+        while !control.is_held() {
+            server.check_alive()?;
+            ensure!(start.elapsed() < load::STALL_LIMIT, "the server does not answer any more");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.pause();
+        let compared = baseline.slice(setting, self.window.mul_f64(SLICE_SHARE), dram);
+        server.resume();
+        compared
     }
 
     fn windows(&self) -> usize {

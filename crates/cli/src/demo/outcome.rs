@@ -75,19 +75,6 @@ impl Speed {
             max_us: latency.max_ns() as f64 / 1e3,
         }
     }
-
-    /// Mean of several measurements of the same thing.
-    pub fn mean(of: &[Speed]) -> Speed {
-        let mean =
-            |get: fn(&Speed) -> f64| of.iter().map(get).sum::<f64>() / of.len().max(1) as f64;
-        Speed {
-            throughput_ops_s: mean(|s| s.throughput_ops_s),
-            p50_us: mean(|s| s.p50_us),
-            p99_us: mean(|s| s.p99_us),
-            p999_us: mean(|s| s.p999_us),
-            max_us: mean(|s| s.max_us),
-        }
-    }
 }
 
 /// Everything one run yields.
@@ -97,6 +84,8 @@ pub struct Outcome {
     pub spec: RunSpec,
     /// How fast it was.
     pub speed: Speed,
+    /// How fast plain DRAM was in the same minutes.
+    pub dram: Speed,
     /// Operations measured.
     pub ops: u64,
     /// Measured wall time.
@@ -159,6 +148,8 @@ pub struct Row {
     /// Absolute numbers.
     #[serde(flatten)]
     pub speed: Speed,
+    /// Operations per second of plain DRAM in the same minutes.
+    pub dram_ops_s: f64,
     /// Operations in the measured phase.
     pub ops: u64,
     /// Length of the measured phase.
@@ -188,9 +179,9 @@ pub struct Row {
 }
 
 impl Row {
-    /// Puts a run in relation to DRAM.
-    pub fn new(outcome: &Outcome, dram: &Speed) -> Row {
-        let (speed, summary) = (outcome.speed, &outcome.summary);
+    /// Puts a run in relation to the DRAM server of the same minutes.
+    pub fn new(outcome: &Outcome) -> Row {
+        let (speed, dram, summary) = (outcome.speed, &outcome.dram, &outcome.summary);
         let policy = outcome.spec.terrace.as_ref().map(|t| t.policy);
         let tiers = match &outcome.spec.terrace {
             Some(_) => summary.tiers.clone(),
@@ -231,6 +222,7 @@ impl Row {
             terrace_cpu_share: ratio(cpu_s, outcome.application_cpu.as_secs_f64()),
             terrace_cpu_cores: ratio(cpu_s, outcome.wall.as_secs_f64()),
             speed,
+            dram_ops_s: dram.throughput_ops_s,
             ops: outcome.ops,
             measured_s: outcome.wall.as_secs_f64(),
             windows: outcome.windows.len() - outcome.first_measured.min(outcome.windows.len()),
@@ -271,6 +263,7 @@ pub(super) mod tests {
         Outcome {
             spec,
             speed,
+            dram: Speed { throughput_ops_s: 1000.0, p50_us: 20.0, p99_us: 45.0, ..speed },
             ops: 1_000_000,
             wall: Duration::from_secs(20),
             application_cpu: Duration::from_secs(10),
@@ -287,9 +280,7 @@ pub(super) mod tests {
     #[test]
     fn a_row_is_relative_to_dram() {
         let spec = RunSpec::terrace("tierscape", Policy::Analytical(0.1));
-        let dram =
-            Speed { throughput_ops_s: 100.0, p50_us: 20.0, p99_us: 45.0, ..Speed::default() };
-        let row = Row::new(&outcome(spec, 80.0), &dram);
+        let row = Row::new(&outcome(spec, 800.0));
         assert_eq!(row.name, "tierscape analytical 0.1");
         assert_eq!((row.throughput_ratio, row.p50_ratio, row.p99_ratio), (0.8, 1.5, 2.0));
         assert_eq!((row.alpha, row.threshold), (Some(0.1), None));
@@ -302,7 +293,8 @@ pub(super) mod tests {
 
     #[test]
     fn dram_has_all_its_pages_in_dram_and_nulls_for_the_rest() {
-        let row = Row::new(&outcome(RunSpec::dram("dram"), 100.0), &Speed::default());
+        let nothing = Outcome { dram: Speed::default(), ..outcome(RunSpec::dram("dram"), 100.0) };
+        let row = Row::new(&nothing);
         assert_eq!(row.pages_per_tier["dram"], 1 << 18);
         let json = serde_json::to_value(&row).expect("JSON");
         assert!(json["preset"].is_null() && json["alpha"].is_null() && json["policy"].is_null());

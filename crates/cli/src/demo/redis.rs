@@ -86,6 +86,10 @@ impl Server {
         // One thread and no persistence: the plain case, in which memory is all that matters.
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--io-threads", "1"]);
         command.args(["--daemonize", "no", "--unixsocketperm", "700"]);
+        if sys::cpus() > 1 {
+            // Redis's own setting for its main thread; the load generator stays off that CPU.
+            command.args(["--server_cpulist", "0"]);
+        }
         command.arg("--unixsocket").arg(&socket).arg("--dir").arg(folder);
         command.arg("--logfile").arg(&logs[1]);
         let out = File::create(&logs[0]).context("cannot create the server's log")?;

@@ -475,8 +475,7 @@ mod tests {
     }
 
     fn report(outcomes: &[Outcome], notes: &Notes) -> String {
-        let dram = outcomes.first().map(|o| o.speed).unwrap_or_default();
-        let rows: Vec<Row> = outcomes.iter().map(|o| Row::new(o, &dram)).collect();
+        let rows: Vec<Row> = outcomes.iter().map(Row::new).collect();
         render(outcomes, &rows, notes)
     }
 

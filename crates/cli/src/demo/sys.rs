@@ -69,6 +69,25 @@ pub fn page_bytes() -> u64 {
     u64::try_from(bytes).unwrap_or(4096).max(1)
 }
 
+/// CPUs this process may use.
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Keeps the calling thread off CPU 0, where the server is, if there is another.
+pub fn leave_the_first_cpu() {
+    let n = cpus();
+    if n < 2 {
+        return;
+    }
+    // SAFETY: the set is plain data of the size given; a refusal changes nothing.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        (1..n.min(libc::CPU_SETSIZE as usize)).for_each(|cpu| libc::CPU_SET(cpu, &mut set));
+        libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set);
+    }
+}
+
 /// CPU time of the calling thread in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -204,7 +204,7 @@ mod tests {
     fn every_run_has_its_line_and_every_tier_too() {
         let dram = outcome(RunSpec::dram("dram"), 1000.0);
         let spec = RunSpec::terrace("tierscape", Policy::Waterfall("moderate"));
-        let rows = [Row::new(&dram, &dram.speed), Row::new(&outcome(spec, 800.0), &dram.speed)];
+        let rows = [Row::new(&dram), Row::new(&outcome(spec, 800.0))];
         let media = vec![StatedMedium {
             name: "slow".into(),
             latency_ns: 300,
