@@ -58,7 +58,8 @@ const DRAM_MEASURE_SHARE: f64 = 0.5;
 /// (null where there is none), `tco_saved` (0..1, mean of the measured windows),
 /// `usd_saved_per_month`, `usd_saved_per_tib_month` (real media only), `emulated`,
 /// `throughput_ratio`, `p50_ratio`, `p99_ratio`, `p999_ratio` (to a plain server that is driven for
-/// a moment after every window of the run), `dram_ops_s` (of that server), `pages_per_tier` (mean), `faults_per_tier` (sum),
+/// a moment after every window of the run; for throughput the median of `throughput_ratios`),
+/// `dram_ops_s` (of that server), `pages_per_tier` (mean), `faults_per_tier` (sum),
 /// `terrace_cpu_share` (CPU time of Terrace over that of Redis's main thread),
 /// `terrace_cpu_cores` (over wall time), `throughput_ops_s`, `p50_us`, `p99_us`, `p999_us`,
 /// `max_us`, `ops`, `measured_s`, `windows`, `application_cpu_s`, `terrace_cpu_s`,
@@ -77,7 +78,7 @@ pub struct DemoArgs {
     /// Measured seconds of a run [default: 40; quick: 8]
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Seconds a run is driven before it is measured [default: 20; quick: 4]
+    /// Seconds a run is driven before it is measured [default: 25; quick: 4]
     #[arg(long)]
     pub warmup: Option<f64>,
     /// Length of a profile window in seconds [default: 5; quick: 1]
@@ -128,7 +129,7 @@ impl DemoArgs {
     fn times(&self) -> Times {
         Times {
             warmup: Duration::from_secs_f64(self.pick(self.warmup, 25.0, 4.0)),
-            measure: Duration::from_secs_f64(self.pick(self.seconds, 30.0, 8.0)),
+            measure: Duration::from_secs_f64(self.pick(self.seconds, 40.0, 8.0)),
         }
     }
 
@@ -365,8 +366,8 @@ fn baseline_note(rows: &[Row]) -> String {
     let (low, high) = (ops().fold(f64::INFINITY, f64::min), ops().fold(0.0, f64::max));
     format!(
         "DRAM baseline: a plain server beside each run, driven for a moment after every window \
-         while the run is held; from run to run it did {low:.0} to {high:.0} ops/s, which is how \
-         much the machine drifted"
+         while the run is held (throughput: median of the windows' ratios); from run to run it \
+         did {low:.0} to {high:.0} ops/s, which is how much the machine drifted"
     )
 }
 

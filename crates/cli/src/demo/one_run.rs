@@ -63,7 +63,7 @@ pub fn launcher(setting: &Setting<'_>, placement: &Placement, timeline: &Path) -
 }
 
 /// Length of a look at the baseline, as a share of a window.
-const SLICE_SHARE: f64 = 0.25;
+const SLICE_SHARE: f64 = 0.4;
 /// How much of it is not counted.
 const SLICE_WARMUP_SHARE: f64 = 0.2;
 
@@ -78,7 +78,8 @@ pub struct Baseline {
 
 impl Baseline {
     /// Drives the plain server for `time` and stops it again.
-    fn slice(&mut self, setting: &Setting<'_>, time: Duration, into: &mut Measured) -> Result<()> {
+    /// Returns the operations per second.
+    fn slice(&mut self, setting: &Setting<'_>, time: Duration, into: &mut Measured) -> Result<f64> {
         self.server.resume();
         let streams: Result<Vec<_>> =
             (0..setting.mix.clients).map(|_| self.server.connect()).collect();
@@ -98,8 +99,9 @@ impl Baseline {
         });
         let measured = measured.map_err(|e| blame_server(&mut self.server, e))?;
         self.server.pause();
+        let ops_s = measured.throughput();
         into.add(measured);
-        Ok(())
+        Ok(ops_s)
     }
 
     /// Reads every key back and ends the server.
@@ -193,6 +195,7 @@ fn outcome(spec: RunSpec, driven: &Driven, windows: &[Window], wrong_values: u64
         speed,
         // Plain DRAM is its own baseline.
         dram: driven.dram.as_ref().map_or(speed, |m| Speed::new(&m.latency, m.wall)),
+        pairs: driven.pairs.clone(),
         ops: measured.latency.count(),
         wall: measured.wall,
         application_cpu: driven.application_cpu,
@@ -227,6 +230,8 @@ struct Driven {
     series: Vec<(f64, f64)>,
     /// The baseline in the same time, if there is one.
     dram: Option<Measured>,
+    /// Throughput of each window over that of the look at the baseline after it.
+    pairs: Vec<f64>,
 }
 
 /// The thread that watches the load generator: phases, windows, progress, death.
@@ -296,14 +301,18 @@ impl Watch<'_> {
         let cpu_before = server.application_cpu();
         let wanted = (times.measure.as_secs_f64() / self.window.as_secs_f64()).round().max(1.0);
         let mut dram = self.baseline.is_some().then(Measured::default);
+        let mut pairs = Vec::new();
         if let Some(dram) = &mut dram {
             // Window by window, and between them the baseline in the same weather.
             for n in 1..=wanted as usize {
+                let (start, ops) = (Instant::now(), control.ops());
                 control.set(Phase::Measure);
                 self.go_on(server, control, &mut look, "measuring", grace, ended, |windows| {
                     windows - first >= n
                 })?;
-                self.compare(setting, server, control, dram)?;
+                let run = (control.ops() - ops) as f64 / start.elapsed().as_secs_f64();
+                let plain = self.compare(setting, server, control, dram)?;
+                pairs.push(run / plain.max(1e-9));
             }
         } else {
             control.set(Phase::Measure);
@@ -317,18 +326,20 @@ impl Watch<'_> {
             windows: (first, self.windows()),
             series: look.series,
             dram,
+            pairs,
         })
     }
 
-    /// Holds the run, Terrace included, and drives the baseline for a moment.
+    /// Holds the run, Terrace included, and drives the baseline for a moment. Returns its operations
+    /// per second.
     fn compare(
         &mut self,
         setting: &Setting<'_>,
         server: &mut Server,
         control: &Control,
         dram: &mut Measured,
-    ) -> Result<()> {
-        let Some(baseline) = &mut self.baseline else { return Ok(()) };
+    ) -> Result<f64> {
+        let Some(baseline) = &mut self.baseline else { return Ok(0.0) };
         control.set(Phase::Hold);
         let start = Instant::now();
         while !control.is_held() {
