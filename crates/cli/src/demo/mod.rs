@@ -89,9 +89,9 @@ pub struct DemoArgs {
     pub clients: usize,
     /// Standard deviation of key popularity as a share of the key range
     ///
-    /// At 0.07 a quarter of the keys takes 90 % of the operations and more than half are cold. Wider
-    /// distributions leave less to save at this rate of operations for each gigabyte: at memtier's
-    /// 1/6 nearly every page is touched in every window (README, "What it loses").
+    /// At 0.07 a quarter of the keys takes 90 % of the operations and more than half are cold.
+    /// Wider distributions leave less to save at this rate of operations for each gigabyte: at
+    /// memtier's 1/6 nearly every page is touched in every window (README, "What it loses").
     #[arg(long, default_value_t = 0.07)]
     pub sigma: f64,
     /// Share of operations that write a new version of their key

@@ -330,8 +330,8 @@ impl Watch<'_> {
         })
     }
 
-    /// Holds the run, Terrace included, and drives the baseline for a moment. Returns its operations
-    /// per second.
+    /// Holds the run, Terrace included, and drives the baseline for a moment. Returns the
+    /// baseline's operations per second.
     fn compare(
         &mut self,
         setting: &Setting<'_>,
