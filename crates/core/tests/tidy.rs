@@ -124,7 +124,7 @@ const REGISTRY_WORDS: &[(&str, &str)] = &[
     ("pypi", ".org"),
     ("pythonhosted", ".org"),
     ("npmjs", ".org"),
-    ("proxy.golang", ".org"),
+    ("proxy.go", "lang.org"),
     ("--index", "-url"),
     ("replace", "-with"),
 ];
