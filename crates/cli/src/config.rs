@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
+use terrace_core::cost::USD_PER_CORE_MONTH;
 use terrace_core::tier::{Medium, MediumKind, TierSpec, MAX_TIERS};
 
 use crate::preset::{self, Preset};
@@ -73,6 +74,9 @@ pub struct PolicyConfig {
     pub alpha: f64,
     /// Knob of `waterfall`.
     pub threshold: Threshold,
+    /// Price of processor time in US dollars per core and month; `analytical` saves no memory that
+    /// costs more in faults. 0: processor time is free.
+    pub usd_per_core_month: f64,
 }
 
 impl Default for PolicyConfig {
@@ -82,6 +86,7 @@ impl Default for PolicyConfig {
             // TierScape's middle setting, 6T-AM-0.5.
             alpha: 0.5,
             threshold: Threshold::Moderate,
+            usd_per_core_month: USD_PER_CORE_MONTH,
         }
     }
 }
@@ -251,6 +256,9 @@ pub struct ConfigArgs {
     /// Threshold of the waterfall policy: conservative, moderate, aggressive, "45%" or a hotness
     #[arg(long)]
     pub threshold: Option<String>,
+    /// Price of processor time, in US dollars per core and month; 0 for spare cores that cost nothing
+    #[arg(long, value_name = "USD", allow_negative_numbers = true)]
+    pub usd_per_core_month: Option<f64>,
     /// Length of a profile window in seconds
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub window: Option<f64>,
@@ -288,6 +296,10 @@ impl ConfigArgs {
         if let Some(threshold) = &self.threshold {
             config.policy.threshold = Threshold::parse(threshold).map_err(option("--threshold"))?;
         }
+        if let Some(usd) = self.usd_per_core_month {
+            config.policy.usd_per_core_month =
+                check_core_price(usd).map_err(option("--usd-per-core-month"))?;
+        }
         if let Some(window_s) = self.window {
             config.run.window_s = check_window_s(window_s).map_err(option("--window"))?;
         }
@@ -319,6 +331,10 @@ pub(crate) fn check_number(value: f64, lo: f64, hi: f64, what: &str) -> Result<f
 
 pub(crate) fn check_alpha(alpha: f64) -> Result<f64, String> {
     check_number(alpha, 0.0, 1.0, "0 saves all that can be saved, 1 keeps everything in DRAM")
+}
+
+pub(crate) fn check_core_price(usd: f64) -> Result<f64, String> {
+    check_number(usd, 0.0, 10_000.0, "US dollars per core and month")
 }
 
 pub(crate) fn check_window_s(window_s: f64) -> Result<f64, String> {

@@ -12,7 +12,7 @@ use anyhow::{ensure, Context, Result};
 use serde::Serialize;
 use terrace_core::cost::{self, TierCost};
 use terrace_core::plan::mckp::{Matrix, Solver};
-use terrace_core::plan::{Analytical, Policy, RegionChoices, RegionView};
+use terrace_core::plan::{Analytical, Expected, Model, Policy, RegionChoices, RegionView};
 use terrace_core::tier::{TierId, MAX_TIERS};
 
 /// Dumped problems are checked against a general solver, which larger ones would keep busy for
@@ -116,12 +116,17 @@ fn measure(args: &PlanArgs) -> Result<()> {
     let known: Vec<u32> = (0..args.regions).collect();
     let current = vec![TierId::DRAM.0; regions.len()];
     let pages = regions.iter().map(|region| u64::from(region.pages)).sum();
-    let budget = cost::budget(args.alpha, pages, &tiers) * (1.0 + 1e-9);
 
     let mut solver = Solver::default();
-    let choices = RegionChoices::new(&regions, &known, &current, &tiers, 0.0);
+    // Residence as `terrace run` has it by default, and the price of a core.
+    let model = Model::new(2.5, cost::USD_PER_CORE_MONTH, 5.0);
+    let mut expected = Vec::new();
+    Expected::of_all(&regions, &known, model, &mut expected);
+    let choices = RegionChoices::new(&regions, &known, &current, &expected, &tiers, model);
+    let (least, most) = (choices.tco_min(), cost::tco_max(pages, &tiers));
+    let budget = (least + args.alpha * (most - least)) * (1.0 + 1e-9);
     let (solve_ms, solution) = time_ms(args.repeat, || solver.solve(&choices, budget, &current));
-    let mut policy = Analytical::new(args.alpha);
+    let mut policy = Analytical::new(args.alpha).with_model(model);
     let (plan_ms, plan) = time_ms(args.repeat, || policy.plan(&regions, &tiers));
 
     let above = solution.perf - solution.lp_bound;

@@ -10,8 +10,8 @@ use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
 use toml_edit::{Document, Item, TableLike, Value};
 
 use super::{
-    check_alpha, check_number, check_threads, check_window_s, with_dram, Config, PolicyConfig,
-    PolicyKind, RunConfig, Threshold, COMPRESSED_TIERS_MAX, MOVE_THREADS_MAX,
+    check_alpha, check_core_price, check_number, check_threads, check_window_s, with_dram, Config,
+    PolicyConfig, PolicyKind, RunConfig, Threshold, COMPRESSED_TIERS_MAX, MOVE_THREADS_MAX,
 };
 use crate::preset::Preset;
 
@@ -51,7 +51,7 @@ type Result<T> = std::result::Result<T, ConfigError>;
 const MEDIUM_KEYS: &[&str] =
     &["name", "kind", "usd_per_gib_month", "latency_ns", "bandwidth_mib_s"];
 const TIER_KEYS: &[&str] = &["name", "codec", "level", "pool", "medium"];
-const POLICY_KEYS: &[&str] = &["kind", "alpha", "threshold"];
+const POLICY_KEYS: &[&str] = &["kind", "alpha", "threshold", "usd_per_core_month"];
 const RUN_KEYS: &[&str] = &[
     "window_s",
     "move_threads",
@@ -236,6 +236,10 @@ fn policy(section: Option<Section>) -> Result<PolicyConfig> {
     if let Some(alpha) = section.get("alpha") {
         let value = alpha.float()?;
         policy.alpha = check_alpha(value).map_err(|m| section.error("alpha", m))?;
+    }
+    if let Some(usd) = section.get("usd_per_core_month") {
+        policy.usd_per_core_month =
+            check_core_price(usd.float()?).map_err(|m| section.error("usd_per_core_month", m))?;
     }
     if let Some(threshold) = section.get("threshold") {
         let parsed = match threshold.item.as_str() {

@@ -9,6 +9,8 @@ use super::sys;
 use super::timeline::{summarise, Follower, Window};
 use anyhow::{bail, ensure, Context, Result};
 use std::ffi::OsString;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -55,6 +57,7 @@ pub fn launcher(setting: &Setting<'_>, placement: &Placement, timeline: &Path) -
         Policy::Analytical(alpha) => {
             args.extend(["analytical".into(), "--alpha".into(), alpha.to_string().into()]);
         }
+        Policy::None => args.push("none".into()),
     }
     args.extend(["--window".into(), setting.window.as_secs_f64().to_string().into()]);
     args.extend(["--timeline".into(), timeline.into()]);
@@ -62,48 +65,24 @@ pub fn launcher(setting: &Setting<'_>, placement: &Placement, timeline: &Path) -
     args
 }
 
-/// Length of a look at the baseline, as a share of a window.
-const SLICE_SHARE: f64 = 0.4;
-/// How much of it is not counted.
-const SLICE_WARMUP_SHARE: f64 = 0.2;
+/// The run and the baseline take turns this quickly: on a virtual machine of two CPUs the same
+/// server is 10 % faster or slower from one second to the next, and only neighbours in time can be
+/// compared.
+const RUN_SLICE: Duration = Duration::from_millis(250);
+const PLAIN_SLICE: Duration = Duration::from_millis(120);
+/// Not counted at the start of both: caches belong to the other server.
+const SETTLE: Duration = Duration::from_millis(40);
 
 /// The plain server that every run is compared with. It stays alive through all of them, stopped,
-/// and is driven for a moment in every window of every run: machines drift, and only neighbours in
-/// time can be compared.
+/// and is driven after every [`RUN_SLICE`] of every run, over connections as old as the run's:
+/// Redis serves new ones faster.
 pub struct Baseline {
     server: Server,
     versions: Vec<u16>,
-    slices: u64,
+    streams: Vec<UnixStream>,
 }
 
 impl Baseline {
-    /// Drives the plain server for `time` and stops it again.
-    /// Returns the operations per second.
-    fn slice(&mut self, setting: &Setting<'_>, time: Duration, into: &mut Measured) -> Result<f64> {
-        self.server.resume();
-        let streams: Result<Vec<_>> =
-            (0..setting.mix.clients).map(|_| self.server.connect()).collect();
-        let (streams, control) = (streams?, &Control::default());
-        self.slices += 1;
-        let (seed, versions) = (1000 + self.slices, &mut self.versions);
-        let measured = std::thread::scope(|scope| {
-            let generator = scope.spawn(move || {
-                load::drive(streams, setting.content, versions, setting.mix, seed, control)
-            });
-            // The first moments belong to caches that another server has used.
-            std::thread::sleep(time.mul_f64(SLICE_WARMUP_SHARE));
-            control.set(Phase::Measure);
-            std::thread::sleep(time.mul_f64(1.0 - SLICE_WARMUP_SHARE));
-            control.set(Phase::Stop);
-            generator.join().map_err(|_| anyhow::anyhow!("the load generator panicked"))?
-        });
-        let measured = measured.map_err(|e| blame_server(&mut self.server, e))?;
-        self.server.pause();
-        let ops_s = measured.throughput();
-        into.add(measured);
-        Ok(ops_s)
-    }
-
     /// Reads every key back and ends the server.
     pub fn finish(self, setting: &Setting<'_>) -> Result<WrongValues> {
         self.server.resume();
@@ -149,7 +128,10 @@ pub fn run_dram(
     let driven = watch.drive(setting, &mut server, &mut versions, times)?;
     server.pause();
     let outcome = outcome(spec, &driven, &[], driven.measured.wrong.count);
-    Ok((outcome, Baseline { server, versions, slices: 0 }))
+    server.resume();
+    let streams: Result<Vec<_>> = (0..setting.mix.clients).map(|_| server.connect()).collect();
+    server.pause();
+    Ok((outcome, Baseline { server, versions, streams: streams? }))
 }
 
 /// Runs one configuration. `label` starts every progress line.
@@ -197,7 +179,7 @@ fn outcome(spec: RunSpec, driven: &Driven, windows: &[Window], wrong_values: u64
         dram: driven.dram.as_ref().map_or(speed, |m| Speed::new(&m.latency, m.wall)),
         pairs: driven.pairs.clone(),
         ops: measured.latency.count(),
-        wall: measured.wall,
+        wall: driven.driven,
         application_cpu: driven.application_cpu,
         client_cpu: measured.client_cpu,
         wrong_values,
@@ -223,6 +205,8 @@ fn blame_server(server: &mut Server, error: anyhow::Error) -> anyhow::Error {
 
 struct Driven {
     measured: Measured,
+    /// The time from the first window to the last in which the run was not held.
+    driven: Duration,
     application_cpu: Duration,
     rss_bytes: u64,
     /// Windows complete at the start and at the end of the measured phase.
@@ -230,8 +214,69 @@ struct Driven {
     series: Vec<(f64, f64)>,
     /// The baseline in the same time, if there is one.
     dram: Option<Measured>,
-    /// Throughput of each window over that of the look at the baseline after it.
+    /// Throughput in each window over that of the baseline in the same window.
     pairs: Vec<f64>,
+}
+
+/// The baseline while a run is on: held and stopped but in its slices.
+struct Beside<'a> {
+    server: &'a mut Server,
+    control: &'a Control,
+}
+
+impl Beside<'_> {
+    /// Drives the plain server for a moment and stops it again.
+    fn slice(&mut self) -> Result<Rate> {
+        self.server.resume();
+        self.control.set(Phase::WarmUp);
+        std::thread::sleep(SETTLE);
+        let (start, before) = (Instant::now(), self.control.ops());
+        self.control.set(Phase::Measure);
+        std::thread::sleep(PLAIN_SLICE);
+        let rate = Rate { ops: self.control.ops() - before, time: start.elapsed() };
+        hold(self.server, self.control)?;
+        self.server.pause();
+        Ok(rate)
+    }
+}
+
+/// A scope waits for its threads; one that is left early must tell them to end.
+struct StopOnDrop<'a>(&'a Control);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.set(Phase::Stop);
+    }
+}
+
+/// Operations, and the time they took.
+#[derive(Clone, Copy, Default)]
+struct Rate {
+    ops: u64,
+    time: Duration,
+}
+
+impl Rate {
+    fn plus(self, other: Rate) -> Rate {
+        Rate { ops: self.ops + other.ops, time: self.time + other.time }
+    }
+
+    fn per_s(self) -> f64 {
+        self.ops as f64 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Waits until the generator has all its replies and rests.
+fn hold(server: &mut Server, control: &Control) -> Result<()> {
+    control.set(Phase::Hold);
+    let start = Instant::now();
+    while !control.is_held() {
+        sys::stop_if_interrupted()?;
+        server.check_alive()?;
+        ensure!(start.elapsed() < load::STALL_LIMIT, "the server does not answer any more");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// The thread that watches the load generator: phases, windows, progress, death.
@@ -254,36 +299,60 @@ impl Watch<'_> {
     ) -> Result<Driven> {
         let streams: Result<Vec<_>> = (0..setting.mix.clients).map(|_| server.connect()).collect();
         let (streams, control) = (streams?, &Control::default());
+        let beside_control = &Control::default();
+        let (content, mix) = (setting.content, setting.mix);
         std::thread::scope(|scope| {
-            let (content, mix) = (setting.content, setting.mix);
-            let generator = std::thread::Builder::new()
-                .name("load".into())
-                .spawn_scoped(scope, move || {
-                    load::drive(streams, content, versions, mix, 1, control)
-                })
-                .context("cannot start the load generator")?;
-            let watched = self.phases(setting, server, control, times, &|| generator.is_finished());
+            let spawn = |streams, versions, seed, control| {
+                std::thread::Builder::new()
+                    .name("load".into())
+                    .spawn_scoped(scope, move || {
+                        load::drive(streams, content, versions, mix, seed, control)
+                    })
+                    .context("cannot start the load generator")
+            };
+            let _stop = (StopOnDrop(control), StopOnDrop(beside_control));
+            let mut other = None;
+            let mut beside = None;
+            if let Some(Baseline { server, versions, streams }) = self.baseline.take() {
+                beside_control.set(Phase::Hold);
+                server.resume();
+                let streams: io::Result<Vec<_>> =
+                    streams.iter().map(UnixStream::try_clone).collect();
+                other = Some(spawn(streams?, &mut versions[..], 2, beside_control)?);
+                hold(server, beside_control)?;
+                beside = Some(Beside { server, control: beside_control });
+            }
+            let generator = spawn(streams, versions, 1, control)?;
+            let ended =
+                || generator.is_finished() || other.as_ref().is_some_and(|o| o.is_finished());
+            let watched = self.phases(server, control, times, beside.as_mut(), &ended);
             control.set(Phase::Stop);
-            let ended = generator.join();
-            // What the generator saw explains more than that it stopped.
-            let measured = match ended {
-                Ok(Ok(measured)) => measured,
-                Ok(Err(e)) if !sys::interrupted() => return Err(blame_server(server, e)),
-                Ok(Err(e)) => return Err(e),
+            beside_control.set(Phase::Stop);
+            if let Some(beside) = &beside {
+                beside.server.resume();
+            }
+            let (ended, other) = (generator.join(), other.map(|other| other.join()));
+            if let Some(beside) = &beside {
+                beside.server.pause();
+            }
+            // What the generators saw explains more than that they stopped.
+            let mut measured = |ended: std::thread::Result<Result<Measured>>| match ended {
+                Ok(Ok(measured)) => Ok(measured),
+                Ok(Err(e)) if !sys::interrupted() => Err(blame_server(server, e)),
+                Ok(Err(e)) => Err(e),
                 Err(_) => bail!("the load generator panicked"),
             };
-            let mut driven = watched?;
-            driven.measured = measured;
-            Ok(driven)
+            let (measured, dram) = (measured(ended)?, other.map(measured).transpose()?);
+            Ok(Driven { measured, dram, ..watched? })
         })
     }
 
     fn phases(
         &mut self,
-        setting: &Setting<'_>,
         server: &mut Server,
         control: &Control,
         times: Times,
+        beside: Option<&mut Beside<'_>>,
         ended: &dyn Fn() -> bool,
     ) -> Result<Driven> {
         let mut look = Look { ops: 0, at: Instant::now(), alive: Instant::now(), series: vec![] };
@@ -300,57 +369,48 @@ impl Watch<'_> {
         let first = self.windows();
         let cpu_before = server.application_cpu();
         let wanted = (times.measure.as_secs_f64() / self.window.as_secs_f64()).round().max(1.0);
-        let mut dram = self.baseline.is_some().then(Measured::default);
-        let mut pairs = Vec::new();
-        if let Some(dram) = &mut dram {
-            // Window by window, and between them the baseline in the same weather.
+        let (mut pairs, mut driven) = (Vec::new(), Duration::ZERO);
+        if let Some(beside) = beside {
             for n in 1..=wanted as usize {
-                let (start, ops) = (Instant::now(), control.ops());
-                control.set(Phase::Measure);
-                self.go_on(server, control, &mut look, "measuring", grace, ended, |windows| {
-                    windows - first >= n
-                })?;
-                let run = (control.ops() - ops) as f64 / start.elapsed().as_secs_f64();
-                let plain = self.compare(setting, server, control, dram)?;
-                pairs.push(run / plain.max(1e-9));
+                let (started, mut run, mut plain) =
+                    (Instant::now(), Rate::default(), Rate::default());
+                while self.windows() - first < n {
+                    ensure!(started.elapsed() < 2 * grace, "`terrace run` closes no window");
+                    let turn = Instant::now();
+                    self.go_on(server, control, &mut look, "measuring", SETTLE, ended, |_| false)?;
+                    let (start, before) = (Instant::now(), control.ops());
+                    control.set(Phase::Measure);
+                    let slice = RUN_SLICE;
+                    self.go_on(server, control, &mut look, "measuring", slice, ended, |_| false)?;
+                    run = run.plus(Rate { ops: control.ops() - before, time: start.elapsed() });
+                    driven += turn.elapsed();
+                    let paused = Instant::now();
+                    hold(server, control)?;
+                    server.pause();
+                    let slice = beside.slice();
+                    server.resume();
+                    plain = plain.plus(slice?);
+                    control.set(Phase::WarmUp);
+                    look.at += paused.elapsed();
+                }
+                pairs.push(run.per_s() / plain.per_s().max(1e-9));
             }
         } else {
             control.set(Phase::Measure);
             self.go_on(server, control, &mut look, "measuring", times.measure, ended, |_| false)?;
+            driven = times.measure;
         }
         control.set(Phase::Stop);
         Ok(Driven {
             measured: Measured::default(),
+            driven,
             application_cpu: server.application_cpu().saturating_sub(cpu_before),
             rss_bytes: server.rss_bytes(),
             windows: (first, self.windows()),
             series: look.series,
-            dram,
+            dram: None,
             pairs,
         })
-    }
-
-    /// Holds the run, Terrace included, and drives the baseline for a moment. Returns the
-    /// baseline's operations per second.
-    fn compare(
-        &mut self,
-        setting: &Setting<'_>,
-        server: &mut Server,
-        control: &Control,
-        dram: &mut Measured,
-    ) -> Result<f64> {
-        let Some(baseline) = &mut self.baseline else { return Ok(0.0) };
-        control.set(Phase::Hold);
-        let start = Instant::now();
-        while !control.is_held() {
-            server.check_alive()?;
-            ensure!(start.elapsed() < load::STALL_LIMIT, "the server does not answer any more");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        server.pause();
-        let compared = baseline.slice(setting, self.window.mul_f64(SLICE_SHARE), dram);
-        server.resume();
-        compared
     }
 
     fn windows(&self) -> usize {

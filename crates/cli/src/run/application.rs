@@ -13,7 +13,7 @@ use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 use terrace_core::cost::{tco_measured, MeasuredTier, TierCost};
 use terrace_core::hotness::{RegionHistory, WindowSeen};
-use terrace_core::plan::{Analytical, Plan, Policy, RegionView, Threshold, Waterfall};
+use terrace_core::plan::{Analytical, Model, Plan, Policy, RegionView, Threshold, Waterfall};
 use terrace_core::tier::{MediumKind, Pool, TierId};
 use terrace_core::wire::{
     split_message, Configure, FromRuntime, PlanEntry, RegionReport, Report, TierConfig, ToRuntime,
@@ -70,7 +70,9 @@ impl Application {
                     // A page comes back somewhere in a window and cools for the given number of
                     // them, counting that one.
                     let residence = f64::from(shared.config.run.cooling_windows) - 0.5;
-                    Some(Box::new(Analytical::new(policy.alpha).with_residence(residence)))
+                    let run = &shared.config.run;
+                    let model = Model::new(residence, policy.usd_per_core_month, run.window_s);
+                    Some(Box::new(Analytical::new(policy.alpha).with_model(model)))
                 }
                 PolicyKind::Waterfall => {
                     Some(Box::new(Waterfall::new(threshold(policy.threshold))))

@@ -11,12 +11,15 @@
 //! milliseconds. Cold regions go straight to the cheapest tier, hot ones stay, and those between
 //! spread over the tiers between.
 //!
-//! Four departures. A page that faults back is in DRAM until it has cooled and is demoted again, so
+//! Five departures. A page that faults back is in DRAM until it has cooled and is demoted again, so
 //! a region in a tier saves only on the share of its pages that are there on average
 //! ([`expected_back`]), and is charged that share at DRAM's price. `TCO_min` is then what can
 //! really be reached, and the knob divides that: demoting a region that comes back within a window
-//! costs faults and saves nothing, and equation 12 as printed cannot know it. With a residence of
-//! 0 windows the equations are the paper's. A region that changes tiers is charged for the work of
+//! costs faults and saves nothing, and equation 12 as printed cannot know it. The processor time of
+//! faults and of taking their pages down again is on the bill too, at the price of a core: below
+//! some interval between touches a page costs more to fetch than it costs to keep (the five-minute
+//! rule), and no knob should save memory at a loss. With [`Model::PAPER`] the equations are the
+//! paper's. A region that changes tiers is charged for the work of
 //! moving it, spread over the windows it is expected to stay ([`MOVE_NS_PER_PAGE`]); without that,
 //! two tiers of nearly the same price exchange their regions whenever a measured latency or ratio
 //! wavers. Regions of which nothing is known yet stay where they are, and the others get what they
@@ -40,15 +43,53 @@ pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
 /// does not change faster than its hotness does.
 pub const STAY_WINDOWS: f64 = 4.0;
 
+/// What the paper's equations leave out.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Model {
+    /// Windows that a page which faulted back stays in DRAM, on average; 0 or more.
+    pub residence_windows: f64,
+    /// Price of processor time: US dollars a month for one nanosecond in every window; 0 or more.
+    pub usd_per_cpu_ns: f64,
+}
+
+impl Model {
+    /// TierScape's equations as printed.
+    pub const PAPER: Model = Model { residence_windows: 0.0, usd_per_cpu_ns: 0.0 };
+
+    /// From the price of a core in US dollars per month and the length of a window in seconds.
+    pub fn new(residence_windows: f64, usd_per_core_month: f64, window_s: f64) -> Model {
+        Model { residence_windows, usd_per_cpu_ns: usd_per_core_month / (window_s * 1e9) }
+    }
+
+    /// Anything that is not a number, or is below nothing, counts as nothing.
+    fn checked(self) -> Model {
+        let at_least_0 = |x: f64| if x.is_finite() { x.max(0.0) } else { 0.0 };
+        Model {
+            residence_windows: at_least_0(self.residence_windows),
+            usd_per_cpu_ns: at_least_0(self.usd_per_cpu_ns),
+        }
+    }
+
+    /// A page that comes back will be taken down again.
+    fn again_ns(self) -> f64 {
+        if self.residence_windows > 0.0 {
+            MOVE_NS_PER_PAGE
+        } else {
+            0.0
+        }
+    }
+}
+
 /// The policy; see the head of the file.
 #[derive(Debug)]
 pub struct Analytical {
     alpha: f64,
-    residence_windows: f64,
+    model: Model,
     solver: Solver,
-    /// Indices of the regions that take part, by id, and their present tiers.
+    /// Indices of the regions that take part, by id, their present tiers and what to expect.
     known: Vec<u32>,
     current: Vec<u8>,
+    expected: Vec<Expected>,
 }
 
 impl Analytical {
@@ -58,17 +99,17 @@ impl Analytical {
         let alpha = if alpha.is_nan() { 1.0 } else { alpha.clamp(0.0, 1.0) };
         Analytical {
             alpha,
-            residence_windows: 0.0,
+            model: Model::PAPER,
             solver: Solver::default(),
             known: Vec::new(),
             current: Vec::new(),
+            expected: Vec::new(),
         }
     }
 
-    /// The same, told that a page which faults back stays in DRAM for so many windows on average.
-    /// 0 or more; what is not a number counts as 0.
-    pub fn with_residence(self, windows: f64) -> Analytical {
-        Analytical { residence_windows: windows.max(0.0), ..self }
+    /// The same, told what the paper's equations leave out.
+    pub fn with_model(self, model: Model) -> Analytical {
+        Analytical { model: model.checked(), ..self }
     }
 
     /// The knob, 0 to 1.
@@ -77,7 +118,42 @@ impl Analytical {
     }
 }
 
-/// Equations 8 and 12 as [`Choices`], computed where they are read: 12 bytes a region instead of
+/// What to expect of a region in a compressed tier, whichever it is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Expected {
+    /// Pages that are back in DRAM, on average.
+    pub back: f64,
+    /// Faults per window.
+    pub faults: f64,
+}
+
+impl Expected {
+    /// For a region with this hotness (distinct pages touched per window). A page is taken to be
+    /// touched at random at rate `l` per window, so that `1 - exp(-l)` of them are touched in one;
+    /// it then alternates between being stored (for `1 / l` windows) and being back (for the
+    /// residence). Without residence: none back, and `hotness` faults (equation 7).
+    pub fn of(hotness: f64, pages: f64, residence_windows: f64) -> Expected {
+        if residence_windows <= 0.0 || pages <= 0.0 {
+            return Expected { back: 0.0, faults: hotness };
+        }
+        // A region of which every page was touched has no finite rate; 98 % is as hot as it gets.
+        let rate = -(1.0 - (hotness / pages).min(0.98)).ln();
+        let cycle = 1.0 + residence_windows * rate;
+        Expected { back: pages * residence_windows * rate / cycle, faults: pages * rate / cycle }
+    }
+
+    /// For all regions listed in `known`, in that order.
+    pub fn of_all(regions: &[RegionView], known: &[u32], model: Model, out: &mut Vec<Expected>) {
+        out.clear();
+        out.extend(known.iter().map(|&index| {
+            let region = &regions[index as usize];
+            let hotness = f64::from(region.hotness_usable());
+            Expected::of(hotness, f64::from(region.pages), model.residence_windows)
+        }));
+    }
+}
+
+/// Equations 8 and 12 as [`Choices`], computed where they are read: 28 bytes a region instead of
 /// two tables of 8 bytes a tier each.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionChoices<'a> {
@@ -86,42 +162,30 @@ pub struct RegionChoices<'a> {
     known: &'a [u32],
     /// Their present tiers.
     current: &'a [u8],
+    expected: &'a [Expected],
     options: usize,
     fault_ns: [f64; MAX_TIERS],
     usd_per_page: [f64; MAX_TIERS],
-    residence_windows: f64,
-}
-
-/// Of `pages` with this hotness (distinct pages touched per window), how many are back in DRAM on
-/// average when the region lies in a compressed tier, and how many fault per window. A page is
-/// taken to be touched at random at rate `l` per window, so that `1 - exp(-l)` of them are touched
-/// in one; it then alternates between being stored (for `1 / l` windows) and being back (for
-/// `residence_windows`). Without residence: none back, and `hotness` faults (equation 7).
-pub fn expected_back(hotness: f64, pages: f64, residence_windows: f64) -> (f64, f64) {
-    if residence_windows <= 0.0 || pages <= 0.0 {
-        return (0.0, hotness);
-    }
-    // A region of which every page was touched has no finite rate; 98 % is as hot as it gets.
-    let rate = -(1.0 - (hotness / pages).min(0.98)).ln();
-    let cycle = 1.0 + residence_windows * rate;
-    (pages * residence_windows * rate / cycle, pages * rate / cycle)
+    model: Model,
 }
 
 impl<'a> RegionChoices<'a> {
     /// The regions listed in `known`, now in the tiers `current`, each with every tier (at most
-    /// [`MAX_TIERS`]) to choose from.
+    /// [`MAX_TIERS`]) to choose from; `expected` as [`Expected::of_all`] gives it.
     pub fn new(
         regions: &'a [RegionView],
         known: &'a [u32],
         current: &'a [u8],
+        expected: &'a [Expected],
         tiers: &[TierCost],
-        residence_windows: f64,
+        model: Model,
     ) -> Self {
         let mut choices = RegionChoices {
-            residence_windows,
+            model,
             regions,
             known,
             current,
+            expected,
             options: tiers.len().min(MAX_TIERS),
             fault_ns: [0.0; MAX_TIERS],
             usd_per_page: [0.0; MAX_TIERS],
@@ -133,18 +197,25 @@ impl<'a> RegionChoices<'a> {
         choices
     }
 
+    fn pages(&self, item: usize) -> f64 {
+        f64::from(self.regions[self.known[item] as usize].pages)
+    }
+
     /// Expected faults per window of an item in `option`.
     fn faults(&self, item: usize, option: usize) -> f64 {
         if option == 0 {
             return 0.0;
         }
-        let region = &self.regions[self.known[item] as usize];
-        let hotness = f64::from(region.hotness_usable());
-        expected_back(hotness, f64::from(region.pages), self.residence_windows).1
+        K_Y * self.expected[item].faults
+    }
+
+    /// Processor time per window that an item costs in `option`, in nanoseconds.
+    fn cpu_ns(&self, item: usize, option: usize) -> f64 {
+        self.faults(item, option) * (self.fault_ns[option] + self.model.again_ns())
     }
 
     /// What the cheapest placement of all items costs (equation 10, item by item).
-    fn tco_min(&self) -> f64 {
+    pub fn tco_min(&self) -> f64 {
         (0..self.items())
             .map(|i| (0..self.options).map(|j| self.tco(i, j)).fold(f64::INFINITY, f64::min))
             .sum()
@@ -160,25 +231,22 @@ impl Choices for RegionChoices<'_> {
     }
     #[inline]
     fn perf(&self, item: usize, option: usize) -> f64 {
-        let region = &self.regions[self.known[item] as usize];
-        // A page that comes back will be taken down again.
-        let again_ns = if self.residence_windows > 0.0 { MOVE_NS_PER_PAGE } else { 0.0 };
-        let faults_ns = K_Y * self.faults(item, option) * (self.fault_ns[option] + again_ns);
+        let cpu_ns = self.cpu_ns(item, option);
         if usize::from(self.current[item]) == option {
-            return faults_ns;
+            return cpu_ns;
         }
-        faults_ns + f64::from(region.pages) * MOVE_NS_PER_PAGE / STAY_WINDOWS
+        cpu_ns + self.pages(item) * MOVE_NS_PER_PAGE / STAY_WINDOWS
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
-        let region = &self.regions[self.known[item] as usize];
-        let pages = f64::from(region.pages);
+        let pages = self.pages(item);
         if option == 0 {
             return pages * self.usd_per_page[0];
         }
-        let hotness = f64::from(region.hotness_usable());
-        let back = expected_back(hotness, pages, self.residence_windows).0;
-        (pages - back) * self.usd_per_page[option] + back * self.usd_per_page[0]
+        let back = self.expected[item].back;
+        (pages - back) * self.usd_per_page[option]
+            + back * self.usd_per_page[0]
+            + self.cpu_ns(item, option) * self.model.usd_per_cpu_ns
     }
 }
 
@@ -215,9 +283,11 @@ impl Policy for Analytical {
         self.current.extend(self.known.iter().map(|&index| to[index as usize]));
 
         let alpha = self.alpha;
-        let residence = self.residence_windows;
-        let choices = RegionChoices::new(regions, &self.known, &self.current, tiers, residence);
-        let (tco_max, tco_min) = match residence > 0.0 {
+        let model = self.model;
+        Expected::of_all(regions, &self.known, model, &mut self.expected);
+        let choices =
+            RegionChoices::new(regions, &self.known, &self.current, &self.expected, tiers, model);
+        let (tco_max, tco_min) = match model != Model::PAPER {
             // Regions that stay where they are cost what they cost, whatever the knob says.
             true => (cost::tco_max(pages, tiers), choices.tco_min() + pinned),
             false => (cost::tco_max(pages, tiers), cost::tco_min(pages, tiers)),
@@ -236,11 +306,11 @@ impl Policy for Analytical {
             Why::OverBudget { alpha, budget }
         };
         let mut plan = Plan::to_tiers(regions, tiers, &to, why);
-        if residence > 0.0 {
+        if model != Model::PAPER {
             let chosen = || solution.choice.iter().enumerate().map(|(i, &j)| (i, usize::from(j)));
-            plan.expected_faults = K_Y * chosen().map(|(i, j)| choices.faults(i, j)).sum::<f64>();
-            plan.expected_perf_ns = K_Y
-                * chosen().map(|(i, j)| choices.faults(i, j) * choices.fault_ns[j]).sum::<f64>();
+            plan.expected_faults = chosen().map(|(i, j)| choices.faults(i, j)).sum();
+            plan.expected_perf_ns =
+                chosen().map(|(i, j)| choices.faults(i, j) * choices.fault_ns[j]).sum();
             plan.expected_tco = pinned + chosen().map(|(i, j)| choices.tco(i, j)).sum::<f64>();
             plan.tco_min = tco_min;
         }
@@ -359,10 +429,10 @@ mod tests {
     fn pages_that_come_back_are_paid_for_as_dram() {
         // Half of 512 pages touched in a window: rate ln 2 = 0.693. Back for one window each time:
         // 0.693 / 1.693 = 40.9 % of them are back on average, and as many fault per window.
-        let (back, faults) = expected_back(256.0, 512.0, 1.0);
+        let Expected { back, faults } = Expected::of(256.0, 512.0, 1.0);
         assert!((back - 209.6).abs() < 0.1 && (faults - 209.6).abs() < 0.1, "{back} {faults}");
-        assert_eq!(expected_back(256.0, 512.0, 0.0), (0.0, 256.0));
-        let (back, _) = expected_back(512.0, 512.0, 1.5);
+        assert_eq!(Expected::of(256.0, 512.0, 0.0), Expected { back: 0.0, faults: 256.0 });
+        let back = Expected::of(512.0, 512.0, 1.5).back;
         assert!(back < 512.0 && back > 430.0, "{back}");
 
         // A region in full use and a cold one, and a knob that asks for nearly all there is to
@@ -370,10 +440,31 @@ mod tests {
         let regions = [region(0, 0.0, 0, 512), region(1, 512.0, 0, 512)];
         let paper = Analytical::new(0.1).plan(&regions, &tiers());
         assert_eq!(paper.recommended[0], 0);
-        let told = Analytical::new(0.1).with_residence(8.0).plan(&regions, &tiers());
+        let model = Model { residence_windows: 8.0, ..Model::PAPER };
+        let told = Analytical::new(0.1).with_model(model).plan(&regions, &tiers());
         assert_eq!(told.recommended[..3], [512, 0, 512]);
         assert!(matches!(told.why, Why::WithinBudget { .. }), "{}", told.why);
         assert_eq!((told.expected_faults, told.expected_tco), (0.0, 512.0 + 128.0));
+    }
+
+    #[test]
+    fn memory_is_not_saved_at_a_loss() {
+        // A page a dollar; the quick tier saves half of it. A core at 20 dollars, windows of one
+        // second: a fault (5 us, and 20 us to go down again) in every window is 0.5 milli-dollars.
+        // So a region may have 256 / 0.0005 = 512,000 of them: never too many.
+        let hot = [region(0, 500.0, 0, 512)];
+        let plan = |usd_per_core_month| {
+            let model = Model::new(1.0, usd_per_core_month, 1.0);
+            Analytical::new(0.0).with_model(model).plan(&hot, &tiers()[..2]).recommended
+        };
+        assert_eq!(plan(20.0)[..2], [0, 512]);
+        // 500 of 512 in a window: rate 3.75, 404 back, 404 faults; 108 pages save 54 dollars a
+        // month, and 404 * 25 us of each second are 1 % of a core.
+        assert_eq!(plan(5_000.0)[..2], [0, 512]);
+        assert_eq!(plan(6_000.0)[..2], [512, 0]);
+        // Nonsense is the paper's model, not a panic.
+        let odd = Model { residence_windows: f64::NAN, usd_per_cpu_ns: -1.0 };
+        assert_eq!(Analytical::new(0.0).with_model(odd).model, Model::PAPER);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod mckp;
 mod mckp_fuzz;
 mod waterfall;
 
-pub use analytical::{expected_back, Analytical, RegionChoices};
+pub use analytical::{Analytical, Expected, Model, RegionChoices};
 pub use waterfall::{Threshold, Waterfall};
 
 use core::fmt;
