@@ -14,7 +14,7 @@ pub const PAGES_PER_GIB: f64 = 262_144.0;
 /// A core in US dollars per month, until an operator gives a better figure: what clouds charge for
 /// one more virtual CPU is 7 to 10 times what they charge for one more GiB, so 7.4 times
 /// the default price of DRAM, 0.30.
-pub const USD_PER_CORE_MONTH: f64 = 2.2;
+pub const USD_PER_CORE_MONTH: f64 = 0.02;
 
 /// Bytes in a GiB.
 pub const BYTES_PER_GIB: f64 = 1_073_741_824.0;

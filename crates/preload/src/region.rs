@@ -4,7 +4,9 @@
 //! takes no lock and allocates nothing. A region's record lives as long as the process: when the
 //! application unmaps the range and maps something else there, the same record is used again.
 
-use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering,
+};
 use std::sync::Mutex;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::tier::MAX_TIERS;
@@ -39,6 +41,8 @@ pub struct Region {
     pub samples: AtomicU8,
     /// See `samples`.
     pub hits: AtomicU8,
+    /// All samples of the last window were hits: one is enough to notice when that ends.
+    pub all_hit: AtomicBool,
 }
 
 impl Region {
@@ -58,6 +62,7 @@ impl Region {
             zero_faults: AtomicU32::new(0),
             samples: AtomicU8::new(0),
             hits: AtomicU8::new(0),
+            all_hit: AtomicBool::new(false),
         }
     }
 

@@ -167,6 +167,9 @@ impl Tracker {
         self.rt.doorbell.call(move |pager| {
             for &(r, cooled) in &batch {
                 let seed = r.base ^ u64::from(window) << 32;
+                // The samples of a region in full use all cost a fault and say nothing new.
+                let all_hit = !cooled && r.all_hit.load(Ordering::Relaxed);
+                let want = if all_hit { want.min(1) } else { want };
                 let n = pager.take_samples(r, want, seed, cooled);
                 r.samples.store(n as u8, Ordering::Relaxed);
             }
@@ -185,13 +188,16 @@ impl Tracker {
 }
 
 fn report(r: &'static Region) -> RegionReport {
+    let samples = r.samples.swap(0, Ordering::Relaxed);
+    let hits = r.hits.swap(0, Ordering::Relaxed);
+    r.all_hit.store(samples > 0 && hits >= samples, Ordering::Relaxed);
     RegionReport {
         region: r.base,
         tier: r.tier.load(Ordering::Relaxed),
         resident: r.resident.load(Ordering::Relaxed),
         stored: r.stored_total(),
-        samples: r.samples.swap(0, Ordering::Relaxed),
-        hits: r.hits.swap(0, Ordering::Relaxed),
+        samples,
+        hits,
         resident_at_open: r.resident_at_open.load(Ordering::Relaxed),
         faults: r.faults.swap(0, Ordering::Relaxed),
     }

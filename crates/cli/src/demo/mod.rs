@@ -78,7 +78,7 @@ pub struct DemoArgs {
     /// Measured seconds of a run [default: 40; quick: 8]
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Seconds a run is driven before it is measured [default: 25; quick: 4]
+    /// Seconds a run is driven before it is measured [default: 45; quick: 4]
     #[arg(long)]
     pub warmup: Option<f64>,
     /// Length of a profile window in seconds [default: 5; quick: 1]
@@ -131,7 +131,7 @@ impl DemoArgs {
 
     fn times(&self) -> Times {
         Times {
-            warmup: Duration::from_secs_f64(self.pick(self.warmup, 25.0, 4.0)),
+            warmup: Duration::from_secs_f64(self.pick(self.warmup, 45.0, 4.0)),
             measure: Duration::from_secs_f64(self.pick(self.seconds, 40.0, 8.0)),
         }
     }

@@ -1,9 +1,10 @@
 //! The few system calls the demo needs that the standard library does not offer: signals in both
-//! directions and `poll`. All `unsafe` of the demo is in this file; each call passes only values
+//! directions and `epoll`. All `unsafe` of the demo is in this file; each call passes only values
 //! or memory that outlives it.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -96,17 +97,46 @@ pub fn thread_cpu_ns() -> u64 {
     (time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_nsec as u64
 }
 
-/// Waits until one of the descriptors is readable, or the time is over. A signal counts as
-/// "nothing ready", so that the caller looks at its flags.
-pub fn wait_readable(fds: &mut [libc::pollfd], timeout_ms: i32) -> io::Result<usize> {
-    // SAFETY: pointer and length come from one slice that is borrowed mutably for the call.
-    let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
-    if ready >= 0 {
-        return Ok(ready as usize);
+/// A set of descriptors, asked which of them are readable.
+pub struct Readable {
+    epoll: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Readable {
+    /// A set of these; they are known by their place in it and must stay open as long as it.
+    pub fn new(fds: impl ExactSizeIterator<Item = i32>) -> io::Result<Readable> {
+        let none = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: the descriptor is new and ours alone.
+        let epoll = unsafe {
+            match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
+                -1 => return Err(io::Error::last_os_error()),
+                fd => OwnedFd::from_raw_fd(fd),
+            }
+        };
+        let events = vec![none; fds.len().max(1)];
+        for (place, fd) in fds.enumerate() {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: place as u64 };
+            let (epoll, event) = (epoll.as_raw_fd(), &mut event);
+            // SAFETY: both are open; the event is only read, during the call.
+            if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, event) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Readable { epoll, events })
     }
-    let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::Interrupted {
-        return Ok(0);
+
+    /// The places of those that are readable now; does not wait. A signal counts as none.
+    pub fn now(&mut self) -> io::Result<impl Iterator<Item = usize> + '_> {
+        let (epoll, room) = (self.epoll.as_raw_fd(), self.events.len() as i32);
+        // SAFETY: the buffer has room for that many events.
+        let ready = unsafe { libc::epoll_wait(epoll, self.events.as_mut_ptr(), room, 0) };
+        if ready < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        Ok(self.events[..ready.max(0) as usize].iter().map(|event| event.u64 as usize))
     }
-    Err(error)
 }
