@@ -11,9 +11,9 @@
 /// 4 KiB pages in a GiB.
 pub const PAGES_PER_GIB: f64 = 262_144.0;
 
-/// A core in US dollars per month, until an operator gives a better figure: what clouds charge for
-/// one more virtual CPU is 7 to 10 times what they charge for one more GiB, so 7.4 times
-/// the default price of DRAM, 0.30.
+/// A core in US dollars per month, until an operator gives a better figure: hardly more than
+/// nothing, as for a core that would idle. Clouds charge for one more virtual CPU 7 to 10 times
+/// what they charge for one more GiB; with DRAM at 0.30 that would be 2 to 3 dollars.
 pub const USD_PER_CORE_MONTH: f64 = 0.02;
 
 /// Bytes in a GiB.

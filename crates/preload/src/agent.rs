@@ -107,7 +107,8 @@ fn build(uffd: Uffd, config: Configure) -> Option<(&'static Runtime, Arc<Queue>)
         return None;
     }
     forks::set_up(rt);
-    calibrate(rt);
+    // Where the pager will be too: after its first fault it follows the thread that faulted.
+    thread::on_one_cpu(|| calibrate(rt));
     let queue = Arc::new(Queue::default());
     for _ in 0..rt.stores.config.move_threads {
         let mover = Mover::new(rt, queue.clone())?;

@@ -117,6 +117,25 @@ pub fn pin_to(cpu: usize) {
     }
 }
 
+/// Runs `work` with the calling thread held on the CPU where it is.
+pub fn on_one_cpu<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: the set is plain data of the size given; a failed call leaves it or the thread as it
+    // was, and what could not be read is not put back.
+    unsafe {
+        let mut before: libc::cpu_set_t = std::mem::zeroed();
+        let size = std::mem::size_of_val(&before);
+        let known = libc::sched_getaffinity(0, size, &mut before) == 0;
+        if let Ok(cpu) = usize::try_from(libc::sched_getcpu()) {
+            pin_to(cpu);
+        }
+        let done = work();
+        if known {
+            libc::sched_setaffinity(0, size, &before);
+        }
+        done
+    }
+}
+
 /// Asks for a place before (`-`) or behind ordinary threads; ignored without the privilege.
 pub fn set_nice(nice: i32) {
     // SAFETY: a system call on the calling thread.
