@@ -166,6 +166,11 @@ def test_lock(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("lock"))
 
 
+def test_lock_all(sandbox: Sandbox, program: Compiler) -> None:
+    """mlockall promises the same of everything, and must not fill what is only reserved."""
+    face(sandbox, program("lock_all"))
+
+
 def test_map_churn(sandbox: Sandbox, program: Compiler) -> None:
     """Mappings come and go faster than windows."""
     face(sandbox, program("map_churn"))

@@ -256,7 +256,7 @@ pub struct ConfigArgs {
     /// Threshold of the waterfall policy: conservative, moderate, aggressive, "45%" or a hotness
     #[arg(long)]
     pub threshold: Option<String>,
-    /// Price of processor time, in US dollars per core and month; 0 for spare cores that cost nothing
+    /// Price of processor time in US dollars per core and month; 0 if spare cores cost nothing
     #[arg(long, value_name = "USD", allow_negative_numbers = true)]
     pub usd_per_core_month: Option<f64>,
     /// Length of a profile window in seconds

@@ -5,6 +5,7 @@
 //! was planned and ends; the pager goes on serving.
 
 use crate::forks;
+use crate::locked;
 use crate::mover::{Mover, Queue};
 use crate::pager::{doorbell::Doorbell, Pager};
 use crate::region::RegionTable;
@@ -118,6 +119,7 @@ fn build(uffd: Uffd, config: Configure) -> Option<(&'static Runtime, Arc<Queue>)
     }
     let _ = RUNTIME.set(rt);
     let _ = QUEUE.set(queue.clone());
+    locked::respect(rt);
     Some((rt, queue))
 }
 

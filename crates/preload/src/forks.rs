@@ -51,10 +51,14 @@ pub fn sentinel() -> Option<u64> {
     Some(SENTINEL.load(Ordering::Relaxed)).filter(|&page| page != 0)
 }
 
+/// The runtime of this process; a forked child has none.
+pub fn runtime() -> Option<&'static Runtime> {
+    agent::RUNTIME.get().copied().filter(|_| !CHILD.load(Ordering::Relaxed))
+}
+
 /// The runtime whose forks the kernel does not announce, if that is ours.
 fn unannounced() -> Option<&'static Runtime> {
-    let in_child = CHILD.load(Ordering::Relaxed);
-    agent::RUNTIME.get().copied().filter(|rt| !in_child && !rt.sees_forks())
+    runtime().filter(|rt| !rt.sees_forks())
 }
 
 /// In the parent, before a fork.
@@ -105,10 +109,12 @@ pub extern "C" fn at_exit() {
 
 /// Brings every page home, on the calling thread. Nothing may be moved out meanwhile
 /// (`Runtime::paused`).
-fn bring_all_home(rt: &'static Runtime) {
+pub fn bring_all_home(rt: &'static Runtime) {
     agent::drop_plans();
     let Some(mut promoter) = Promoter::new(rt) else {
-        proc::die("terrace: no memory to bring pages home before a fork; ending the program");
+        proc::die(
+            "terrace: no memory to bring all pages home (fork or mlockall); ending the program",
+        );
     };
     for r in rt.table.all() {
         while !(0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {

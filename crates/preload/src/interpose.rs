@@ -1,11 +1,13 @@
 //! The libc functions the runtime stands in front of: thin shims, one job each.
 //!
 //! `close` and its relatives keep programs that close "all" descriptors (daemons do) from closing
-//! ours. `_exit` waits for forked children to be whole (`forks.rs`). Everything about the address
+//! ours. `_exit` waits for forked children to be whole (`forks.rs`). `mlockall`
+//! stops movement (`locked.rs`). Everything about the address
 //! space itself comes from userfaultfd events, not from shims, since libc calls `mmap` and
 //! `munmap` internally without passing here.
 
 use crate::forks;
+use crate::locked;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
@@ -176,6 +178,37 @@ pub unsafe extern "C" fn _exit(status: libc::c_int) -> ! {
 pub unsafe extern "C" fn _Exit(status: libc::c_int) -> ! {
     // SAFETY: the same function by another name.
     unsafe { _exit(status) }
+}
+
+/// `mlockall(2)`: see `locked.rs`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn mlockall(flags: libc::c_int) -> libc::c_int {
+    // SAFETY: a system call that takes an integer.
+    let result = unsafe { libc::syscall(libc::SYS_mlockall, locked::before_lock(flags)) };
+    if result != 0 {
+        // SAFETY: errno of the calling thread, which bringing pages home may change.
+        let errno = unsafe { *libc::__errno_location() };
+        locked::unlocked();
+        return fail(errno);
+    }
+    0
+}
+
+/// `munlockall(2)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn munlockall() -> libc::c_int {
+    // SAFETY: a system call without arguments.
+    let result = unsafe { libc::syscall(libc::SYS_munlockall) };
+    if result == 0 {
+        locked::unlocked();
+    }
+    result as libc::c_int
 }
 
 /// `daemon(3)`: glibc's ends the parent by an internal `_exit` that does not pass here.

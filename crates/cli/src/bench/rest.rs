@@ -5,8 +5,8 @@
 //! placement of the heap and drift of the machine cancel out. The one that is not measured is
 //! stopped with SIGSTOP: its tracker would otherwise take CPU time from the other and flatter us.
 //! Windows go on by the clock while it is stopped, which charges Terrace rather too much than too
-//! little. Connections last: Redis serves new ones faster. Pairs alternate in order (A B, B A, ..), so that whoever comes first has
-//! no advantage.
+//! little. Connections last: Redis serves new ones faster. Pairs alternate in order (A B, B A, ..),
+//! so that whoever comes first has no advantage.
 
 use crate::demo::content::Content;
 use crate::demo::latency::Histogram;

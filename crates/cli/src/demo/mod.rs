@@ -429,6 +429,7 @@ mod tests {
         };
         let all = [
             "dram",
+            "auto none",
             "tierscape waterfall moderate",
             "tierscape analytical 0.5",
             "tierscape analytical 0.1",
@@ -436,7 +437,7 @@ mod tests {
         ];
         assert_eq!(names(""), all);
         assert_eq!(names("--quick"), ["dram", "auto analytical 0.1"]);
-        assert_eq!(names("--only waterfall"), all[..2]);
+        assert_eq!(names("--only waterfall"), ["dram", all[2]]);
         assert_eq!(names("--only dram"), ["dram"]);
         assert!(args("--only nonsense").specs().is_err());
     }

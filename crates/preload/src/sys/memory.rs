@@ -73,6 +73,11 @@ pub fn reserve() -> bool {
     true
 }
 
+/// Whether the runtime has taken address space in this process.
+pub fn is_reserved() -> bool {
+    BASE.load(Ordering::Acquire) != 0
+}
+
 /// Whether any byte of `[start, end)` is the runtime's.
 pub fn is_own(start: u64, end: u64) -> bool {
     RANGES.iter().any(|(a, b)| {
