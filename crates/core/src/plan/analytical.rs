@@ -13,7 +13,7 @@
 //!
 //! Five departures. A page that faults back is in DRAM until it has cooled and is demoted again, so
 //! a region in a tier saves only on the share of its pages that are there on average
-//! ([`expected_back`]), and is charged that share at DRAM's price. `TCO_min` is then what can
+//! ([`Expected`]), and is charged that share at DRAM's price. `TCO_min` is then what can
 //! really be reached, and the knob divides that: demoting a region that comes back within a window
 //! costs faults and saves nothing, and equation 12 as printed cannot know it. The processor time of
 //! faults and of taking their pages down again is on the bill too, at the price of a core: below
