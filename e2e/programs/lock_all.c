@@ -35,6 +35,8 @@ int main(void) {
     MUST(mlockall(MCL_CURRENT | MCL_FUTURE));
     all_there(p, bytes, "after mlockall");
     if (resident_kib() > 512 * 1024) BAD("%zu MiB in memory: reservations filled", resident_kib() >> 10);
+    /* A call that fails does not undo the one that did not. */
+    EXPECT(mlockall(0) == -1 && errno == EINVAL);
     char *later = map(bytes);
     fill(later, bytes, 2);
     pause_ms(1500);

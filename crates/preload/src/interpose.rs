@@ -186,13 +186,14 @@ pub unsafe extern "C" fn _Exit(status: libc::c_int) -> ! {
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn mlockall(flags: libc::c_int) -> libc::c_int {
+    let (flags, held) = locked::before_lock(flags);
     // SAFETY: a system call that takes an integer.
-    let result = unsafe { libc::syscall(libc::SYS_mlockall, locked::before_lock(flags)) };
+    let result = unsafe { libc::syscall(libc::SYS_mlockall, flags) };
     if result != 0 {
-        // SAFETY: errno of the calling thread, which bringing pages home may change.
-        let errno = unsafe { *libc::__errno_location() };
-        locked::unlocked();
-        return fail(errno);
+        if !held {
+            locked::unlocked();
+        }
+        return -1;
     }
     0
 }

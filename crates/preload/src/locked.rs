@@ -14,20 +14,21 @@ static LOCKED: AtomicBool = AtomicBool::new(false);
 /// Movement is stopped for that, once however often it asks.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Before `mlockall`. Returns the flags to ask for.
-pub fn before_lock(flags: i32) -> i32 {
+/// Before `mlockall`. Returns the flags to ask for, and whether an earlier lock holds.
+pub fn before_lock(flags: i32) -> (i32, bool) {
     if !memory::is_reserved() {
-        return flags;
+        return (flags, false);
     }
-    // In this order, and the other way round in `respect`: one of the two sees the other.
-    LOCKED.store(true, Ordering::SeqCst);
+    // First this, then a look for the runtime; the agent does it the other way round, so that one
+    // of the two sees the other.
+    let held = LOCKED.swap(true, Ordering::SeqCst);
     if let Some(rt) = forks::runtime() {
         respect(rt);
     }
-    flags | libc::MCL_ONFAULT
+    (flags | libc::MCL_ONFAULT, held)
 }
 
-/// After `munlockall`, or an `mlockall` that failed.
+/// After `munlockall`, or an `mlockall` that failed while no earlier one held.
 pub fn unlocked() {
     LOCKED.store(false, Ordering::SeqCst);
     if let Some(rt) = forks::runtime() {

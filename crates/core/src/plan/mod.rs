@@ -92,7 +92,8 @@ pub struct Plan {
     pub expected_faults: f64,
     /// Time per window to expect in those faults, in nanoseconds (equation 8).
     pub expected_perf_ns: f64,
-    /// Money for the placement, in US dollars per month (equation 12).
+    /// Money for the placement, in US dollars per month (equation 12; with a [`Model`] also the
+    /// processor time of its faults).
     pub expected_tco: f64,
     /// Money for everything in DRAM, in US dollars per month (equation 9).
     pub tco_max: f64,
