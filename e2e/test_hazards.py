@@ -151,6 +151,11 @@ def test_dontneed_race(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("dontneed_race"))
 
 
+def test_dontneed_churn(sandbox: Sandbox, program: Compiler) -> None:
+    """What was dropped, refilled while nobody looked, and grown cold goes down like the rest."""
+    face(sandbox, program("dontneed_churn"))
+
+
 def test_free_lazily(sandbox: Sandbox, program: Compiler) -> None:
     """MADV_FREE leaves the choice of old or zero to the kernel, page by page."""
     face(sandbox, program("free_lazily"))

@@ -36,6 +36,7 @@ impl Pager {
         if (0..REGION_PAGES).any(|i| region.word(i).state() != PageState::Home) {
             return false;
         }
+        self.settle_zaps(region);
         for pages in runs((0..REGION_PAGES).filter(|&i| region.is_registered(i))) {
             let len = (pages.len() * PAGE_BYTES) as u64;
             // Gone already if this fails; the bits must go either way.
@@ -43,6 +44,19 @@ impl Pager {
             region.set_registered(pages, false);
         }
         true
+    }
+
+    /// Ends the zaps of pages that are missing. While a region is registered its missing pages
+    /// show themselves by a fault; once it is not, the kernel fills them unseen, and what is left
+    /// marked would stay in DRAM for good.
+    fn settle_zaps(&self, region: &Region) {
+        let Some(present) = self.rt.pagemap.present(region.base) else { return };
+        for i in (0..REGION_PAGES).filter(|&i| present[i / 64] >> (i % 64) & 1 == 0) {
+            let w = region.word(i);
+            if region.is_registered(i) && w.zap_pending() {
+                region.replace(i, w, w.zap_done());
+            }
+        }
     }
 
     /// Moves the movable pages among `pages` to the staging slot. Returns how many were there.
