@@ -9,7 +9,7 @@
 use crate::tier::{Codec, MediumKind, Pool, TierId, MAX_TIERS};
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
@@ -179,6 +179,8 @@ pub struct Report {
     pub sample_faults: u64,
     /// Faults on pages in staging, moved back without decoding.
     pub staged_faults: u64,
+    /// Pages that came home along with a fault of the scan they belong to.
+    pub ahead_pages: u64,
     /// Pages brought home because a plan said so.
     pub promoted_pages: u64,
     /// Pages moved from tier to tier.
@@ -458,12 +460,12 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(report)
 }
 
-fn scalars(r: &Report) -> [u64; 11] {
+fn scalars(r: &Report) -> [u64; 12] {
     let mut copy = r.clone_scalars();
     scalars_mut(&mut copy).map(|v| *v)
 }
 
-fn scalars_mut(r: &mut Report) -> [&mut u64; 11] {
+fn scalars_mut(r: &mut Report) -> [&mut u64; 12] {
     [
         &mut r.rss_bytes,
         &mut r.runtime_bytes,
@@ -472,6 +474,7 @@ fn scalars_mut(r: &mut Report) -> [&mut u64; 11] {
         &mut r.zero_faults,
         &mut r.sample_faults,
         &mut r.staged_faults,
+        &mut r.ahead_pages,
         &mut r.promoted_pages,
         &mut r.migrated_pages,
         &mut r.abandoned_moves,

@@ -232,6 +232,7 @@ impl Agent {
             zero_faults: stats::get(&s.zero_faults),
             sample_faults: stats::get(&s.sample_faults),
             staged_faults: stats::get(&s.staged_faults),
+            ahead_pages: stats::get(&s.ahead_pages),
             promoted_pages: stats::get(&s.promoted_pages),
             migrated_pages: stats::get(&s.migrated_pages),
             abandoned_moves: stats::get(&s.abandoned_moves),

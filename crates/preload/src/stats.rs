@@ -88,6 +88,8 @@ pub struct Stats {
     pub sample_faults: AtomicU64,
     /// Faults on staged pages.
     pub staged_faults: AtomicU64,
+    /// Pages that came home along with a fault of the scan they belong to.
+    pub ahead_pages: AtomicU64,
     /// Pages brought home by plan.
     pub promoted_pages: AtomicU64,
     /// Pages moved between tiers.
@@ -114,6 +116,7 @@ impl Default for Stats {
             zero_faults: zero(),
             sample_faults: zero(),
             staged_faults: zero(),
+            ahead_pages: zero(),
             promoted_pages: zero(),
             migrated_pages: zero(),
             abandoned_moves: zero(),

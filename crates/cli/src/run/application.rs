@@ -245,6 +245,7 @@ impl Application {
             "zero_faults": report.zero_faults,
             "sample_faults": report.sample_faults,
             "staged_faults": report.staged_faults,
+            "ahead_pages": report.ahead_pages,
         });
         self.shared.publish(ApplicationStatus {
             pid: self.pid,

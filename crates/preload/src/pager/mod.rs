@@ -24,6 +24,7 @@
 //! the slot lists instead). Forked children and changes of the address space may allocate, from
 //! the runtime's own heap.
 
+mod ahead;
 pub mod child;
 pub mod doorbell;
 mod events;
@@ -59,6 +60,9 @@ pub struct Pager {
     decoders: DecoderSet,
     encoded: Box<[u8; PAGE_BYTES]>,
     page: Box<[u8; PAGE_BYTES]>,
+    /// Recognises scans, and brings along what they will want.
+    runs: ahead::Runs,
+    batch: ahead::Batch,
     cpu: Option<usize>,
     followed_at_ns: u64,
 }
@@ -83,6 +87,8 @@ impl Pager {
             decoders,
             encoded: Box::new([0; PAGE_BYTES]),
             page: Box::new([0; PAGE_BYTES]),
+            runs: ahead::Runs::default(),
+            batch: ahead::Batch::default(),
             cpu: None,
             followed_at_ns: 0,
         }
@@ -161,17 +167,14 @@ impl Pager {
             return Served::Again;
         }
         let dst = region.address(i);
-        let copied = if w.state() == PageState::Encoding {
-            // The mover reads the staged page and leaves it alone; we may read it too.
-            let src = region.slot.load(Ordering::Acquire) + (i * PAGE_BYTES) as u64;
-            self.uffd.copy_from(dst, src)
-        } else {
+        if w.state() != PageState::Encoding {
             if !self.try_decode(w) {
                 corrupt(dst);
             }
-            self.uffd.copy_page(dst, &self.page)
-        };
-        match copied {
+            return self.fill(region, i, w, restoring);
+        }
+        // The mover reads the staged page and leaves it alone; we may read it too.
+        match self.uffd.copy_from(dst, self.rt.slot_address(region, i, w)) {
             Ok(()) => {}
             Err(Failure::Present) => self.uffd.wake(dst, PAGE_BYTES as u64),
             Err(e) => {
@@ -179,10 +182,9 @@ impl Pager {
                 return self.not_filled(dst, e);
             }
         }
-        let home = restoring.home(Some(self.rt.window_stamp()));
-        region.replace(i, restoring, home);
-        self.rt.forget(w);
+        region.replace(i, restoring, restoring.home(Some(self.rt.window_stamp())));
         region.faults.fetch_add(1, Ordering::Relaxed);
+        self.runs.passed(dst);
         Served::Done
     }
 
@@ -217,6 +219,7 @@ impl Pager {
         } else {
             stats::add(&self.rt.stats.staged_faults, 1);
         }
+        self.runs.passed(region.address(i));
         Served::Done
     }
 

@@ -248,6 +248,17 @@ impl Uffd {
         self.ioctl(IOC_COPY, &mut arg).map_err(failure)
     }
 
+    /// Fills missing pages with copies of the pages from `src` on, and wakes the waiters of those
+    /// it filled. Returns the bytes filled, and why it stopped early.
+    pub fn copy_range(&self, dst: u64, src: u64, len: u64) -> (u64, Option<Failure>) {
+        let mut arg = [dst, src, len, 0, 0];
+        match self.ioctl(IOC_COPY, &mut arg) {
+            Ok(()) => (len, None),
+            // The field holds the bytes copied, or the negative errno if there were none.
+            Err(errno) => ((arg[4] as i64).clamp(0, len as i64) as u64, Some(failure(errno))),
+        }
+    }
+
     /// Maps the zero page into one missing page and wakes its waiters.
     pub fn zero_page(&self, dst: u64) -> Result<(), Failure> {
         self.ioctl(IOC_ZEROPAGE, &mut [dst, 4096, 0, 0]).map_err(failure)

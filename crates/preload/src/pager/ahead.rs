@@ -1,0 +1,242 @@
+//! Pages that a fault brings along.
+//!
+//! A scan through pages in tiers would fault once a page, and most of a fault is the way to this
+//! thread and back. So faults that follow each other by address are recognised, and such a fault
+//! brings the next pages too: 2 with the second fault of a run, then twice as many each time up to
+//! [`AHEAD_MAX`], in one `UFFDIO_COPY`. Scattered faults bring nothing along: what they would
+//! bring is seldom wanted (docs/fault-path.md has the measurements).
+
+use super::{Pager, Served};
+use crate::region::{page_index, Region};
+use crate::stats;
+use crate::sys::uffd::Failure;
+use std::sync::atomic::Ordering;
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
+use terrace_store::Page;
+
+/// Most pages brought along. What other threads' faults may have to wait for: about 3 us each.
+pub(super) const AHEAD_MAX: usize = 16;
+/// Runs followed at a time, for as many threads that scan.
+const RUNS: usize = 8;
+/// A run skips over so many pages that are at home.
+const SKIP_MAX: usize = 32;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// Address at which the run would fault next; 0 for a free place.
+    next: u64,
+    /// Pages brought along last time.
+    ahead: usize,
+    /// Those of them that really came. The fault at `next` shows that they were wanted.
+    unproved: u32,
+}
+
+/// The runs that the latest faults belong to.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    runs: [Run; RUNS],
+    turn: usize,
+}
+
+impl Runs {
+    /// How many pages to bring along with a fault on `page`.
+    fn wanted(&self, page: u64) -> usize {
+        match self.runs.iter().find(|r| r.next == page) {
+            Some(run) => (run.ahead * 2).clamp(2, AHEAD_MAX),
+            None => 0,
+        }
+    }
+
+    /// Notes that a fault on `page` was served, that `wanted` pages were to come along and
+    /// `brought` did, and where the run would fault `next`. Returns how many pages of the batch
+    /// before have proved to be wanted.
+    fn served(&mut self, page: u64, wanted: usize, brought: u32, next: u64) -> u32 {
+        let (run, proved) = match self.runs.iter_mut().find(|r| r.next == page) {
+            Some(run) => {
+                let proved = run.unproved;
+                (run, proved)
+            }
+            None => {
+                self.turn = (self.turn + 1) % RUNS;
+                (&mut self.runs[self.turn], 0)
+            }
+        };
+        *run = Run { next, ahead: wanted, unproved: brought };
+        proved
+    }
+
+    /// Notes a fault that was served without decoding: it may lie in a run.
+    pub(super) fn passed(&mut self, page: u64) {
+        if let Some(run) = self.runs.iter_mut().find(|r| r.next == page) {
+            run.next = page + PAGE_BYTES as u64;
+        }
+    }
+}
+
+/// Buffers for a batch.
+pub(super) struct Batch {
+    pages: Box<[Page; AHEAD_MAX + 1]>,
+    words: [PageWord; AHEAD_MAX + 1],
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch {
+            pages: Box::new([[0; PAGE_BYTES]; AHEAD_MAX + 1]),
+            words: [PageWord::default(); AHEAD_MAX + 1],
+        }
+    }
+}
+
+impl Pager {
+    /// Brings page `i` home, which is decoded in `self.page` and claimed (`restoring`, from `w`),
+    /// and those after it that its run wants.
+    pub(super) fn fill(
+        &mut self,
+        region: &Region,
+        i: usize,
+        w: PageWord,
+        restoring: PageWord,
+    ) -> Served {
+        let page = region.address(i);
+        // Children that still miss pages would have to be given these first.
+        let wanted = if self.children.is_empty() { self.runs.wanted(page) } else { 0 };
+        let ready = if wanted == 0 { 1 } else { self.collect(region, i, restoring, wanted) };
+        let len = (ready * PAGE_BYTES) as u64;
+        let src = self.batch.pages.as_ptr() as u64;
+        let (mut filled, mut why) = match ready {
+            1 => (0, None),
+            _ => self.uffd.copy_range(page, src, len),
+        };
+        filled /= PAGE_BYTES as u64;
+        // The kernel refuses a range that lies in two mappings, after an mremap for instance, and
+        // the fault is about one page only.
+        if filled == 0 {
+            let alone = if ready == 1 { &self.page } else { &self.batch.pages[0] };
+            (filled, why) = match self.uffd.copy_page(page, alone) {
+                Ok(()) => (1, None),
+                Err(e) => (0, Some(e)),
+            };
+        }
+        let filled = filled as usize;
+        // What came along and was not filled is stored as before.
+        for k in filled.max(1)..ready {
+            region.replace(i + k, claimed(self.batch.words[k]), self.batch.words[k]);
+        }
+        match why {
+            Some(Failure::Present) if filled == 0 => self.uffd.wake(page, PAGE_BYTES as u64),
+            Some(e) if filled == 0 => {
+                region.replace(i, restoring, w);
+                return self.not_filled(page, e);
+            }
+            _ => {}
+        }
+        let stamp = Some(self.rt.window_stamp());
+        region.replace(i, restoring, restoring.home(stamp));
+        self.rt.forget(w);
+        for k in 1..filled {
+            let (w, claimed) = (self.batch.words[k], claimed(self.batch.words[k]));
+            region.replace(i + k, claimed, claimed.home(stamp));
+            self.rt.forget(w);
+        }
+        let brought = filled.saturating_sub(1) as u32;
+        let next = after(region, i + 1 + brought as usize);
+        let proved = self.runs.served(page, wanted, brought, next);
+        // Pages brought along count as touched once the run has gone past them.
+        region.faults.fetch_add(1 + proved, Ordering::Relaxed);
+        stats::add(&self.rt.stats.ahead_pages, u64::from(brought));
+        Served::Done
+    }
+
+    /// Decodes up to `wanted` pages after page `i` into the batch, behind page `i` itself, and
+    /// claims them. Returns how many pages the batch has.
+    fn collect(&mut self, region: &Region, i: usize, first: PageWord, wanted: usize) -> usize {
+        self.batch.pages[0].copy_from_slice(&self.page[..]);
+        self.batch.words[0] = first;
+        let end = (i + 1 + wanted).min(REGION_PAGES);
+        let mut ready = 1;
+        for k in i + 1..end {
+            let w = region.word(k);
+            let held = matches!(w.state(), PageState::Stored | PageState::Same);
+            // A word that somebody else changes meanwhile, or bytes that cannot be decoded, end
+            // the batch; whoever touches that page will find out by a fault of its own.
+            if !held || !region.is_registered(k) || !region.replace(k, w, claimed(w)) {
+                break;
+            }
+            if !self.try_decode(w) {
+                region.replace(k, claimed(w), w);
+                break;
+            }
+            self.batch.pages[ready].copy_from_slice(&self.page[..]);
+            self.batch.words[ready] = w;
+            ready += 1;
+        }
+        ready
+    }
+}
+
+/// The word of a held page while it is brought home.
+fn claimed(w: PageWord) -> PageWord {
+    w.begin_restore().unwrap_or(w)
+}
+
+/// The address of the first page from `k` on that is not at home, or of the page after a few that
+/// are.
+fn after(region: &Region, k: usize) -> u64 {
+    let end = (k + SKIP_MAX).min(REGION_PAGES);
+    let next = (k..end).find(|&n| region.word(n).state() != PageState::Home).unwrap_or(end);
+    debug_assert!(page_index(region.address(next)) == next % REGION_PAGES);
+    region.address(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: u64 = PAGE_BYTES as u64;
+
+    #[test]
+    fn a_run_brings_more_and_more_and_scattered_faults_nothing() {
+        let mut runs = Runs::default();
+        let mut at = 100 * P;
+        let mut brought = Vec::new();
+        for _ in 0..6 {
+            let wanted = runs.wanted(at);
+            brought.push(wanted);
+            let next = at + (1 + wanted as u64) * P;
+            runs.served(at, wanted, wanted as u32, next);
+            at = next;
+        }
+        assert_eq!(brought, [0, 2, 4, 8, 16, 16]);
+        for n in 0..20 {
+            assert_eq!(runs.wanted((1000 + 2 * n) * P), 0);
+            runs.served((1000 + 2 * n) * P, 0, 0, (1001 + 2 * n) * P);
+        }
+        assert_eq!(runs.wanted(at), 0, "the run was forgotten for newer ones");
+    }
+
+    #[test]
+    fn what_came_along_is_proved_by_the_next_fault_of_its_run() {
+        let mut runs = Runs::default();
+        assert_eq!(runs.served(P, 0, 0, 2 * P), 0);
+        assert_eq!(runs.served(2 * P, 2, 2, 5 * P), 0);
+        assert_eq!(runs.served(9 * P, 0, 0, 10 * P), 0, "another run proves nothing");
+        assert_eq!(runs.served(5 * P, 4, 1, 7 * P), 2);
+        assert_eq!(runs.served(7 * P, 8, 0, 8 * P), 1);
+    }
+
+    #[test]
+    fn runs_side_by_side_do_not_disturb_each_other() {
+        let mut runs = Runs::default();
+        let threads = RUNS as u64;
+        for step in 0..3u64 {
+            for thread in 0..threads {
+                let at = (thread * 1000 + step + 1) * P;
+                assert_eq!(runs.wanted(at) > 0, step > 0);
+                runs.served(at, 2, 0, at + P);
+            }
+        }
+        runs.passed(4 * P);
+        assert!(runs.wanted(5 * P) > 0, "a page that was not in a tier does not end a run");
+    }
+}
