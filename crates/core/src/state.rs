@@ -22,7 +22,7 @@
 //!
 //! Layout of the word: bits 0-2 state, bit 3 [`PageWord::zap_pending`], bit 4
 //! [`PageWord::is_incompressible`], bits 8-11 tier, bits 16-23 window stamp, bits 32-63 payload
-//! (pool handle, sample slot or fill pattern).
+//! (pool handle, sample slot, fill pattern, or what an incompressible page held).
 
 use crate::tier::{TierId, MAX_TIERS};
 
@@ -122,13 +122,24 @@ impl PageWord {
         self.0 & INCOMPRESSIBLE_BIT != 0
     }
 
-    /// The tier of a `Stored` or `Same` page; for `Staged` and `Encoding`, the one it goes to.
+    /// Whether the page was refused with content of this checksum: it was not written since, or if
+    /// it was, the same way. Then there is no point in trying again.
+    #[inline]
+    pub fn is_known_incompressible(self, checksum: u32) -> bool {
+        self.is_incompressible()
+            && matches!(self.state(), PageState::Home | PageState::Staged | PageState::Encoding)
+            && self.payload() == checksum
+    }
+
+    /// The tier of a `Stored` or `Same` page; for `Staged` and `Encoding`, the one it goes to; for
+    /// an incompressible page, the one that refused it.
     #[inline]
     pub fn tier(self) -> TierId {
         TierId(((self.0 >> TIER_SHIFT) & 0xf) as u8)
     }
 
-    /// Pool handle (`Stored`), fill pattern (`Same`) or slot (`Sampled`).
+    /// Pool handle (`Stored`), fill pattern (`Same`), slot (`Sampled`), or the checksum of what an
+    /// incompressible page held when it was tried ([`Self::is_known_incompressible`]).
     #[inline]
     pub fn payload(self) -> u32 {
         (self.0 >> PAYLOAD_SHIFT) as u32
@@ -162,22 +173,32 @@ impl PageWord {
         )
     }
 
-    /// Whether a mover may take the page out of the application now. `cooling` is the number of
-    /// windows a page that came back must stay home; incompressible pages are left alone for
-    /// `retry_windows`.
+    /// Whether a mover may take the page out of the application now, to bring it to `tier`.
+    /// `cooling` is the number of windows a page that came back must stay home; a tier that found
+    /// it incompressible leaves it alone for `retry_windows`.
     #[inline]
-    pub fn movable(self, window_now: u8, cooling: u8, retry_windows: u8) -> bool {
+    pub fn movable(self, tier: TierId, window_now: u8, cooling: u8, retry_windows: u8) -> bool {
+        let wait = if self.is_refused_by(tier) { retry_windows } else { cooling };
         self.state() == PageState::Home
             && !self.zap_pending()
-            && (self.stamp() == 0 && !self.is_incompressible()
-                || self.age(window_now)
-                    >= if self.is_incompressible() { retry_windows } else { cooling })
+            && (self.stamp() == 0 || self.age(window_now) >= wait)
+    }
+
+    /// Whether this tier found the page incompressible when it last tried. Another may take it.
+    #[inline]
+    fn is_refused_by(self, tier: TierId) -> bool {
+        self.is_incompressible() && self.tier() == tier
     }
 
     /// Pager: the page is about to be moved to the staging slot, bound for `tier`.
     pub fn stage(self, tier: TierId) -> Option<PageWord> {
-        (self.state() == PageState::Home && !self.zap_pending())
-            .then(|| self.with(PageState::Staged, tier, 0))
+        (self.state() == PageState::Home && !self.zap_pending()).then(|| {
+            let (flag, known) = match self.is_refused_by(tier) {
+                true => (INCOMPRESSIBLE_BIT, self.payload()),
+                false => (0, 0),
+            };
+            PageWord(self.with(PageState::Staged, tier, known).0 | flag)
+        })
     }
 
     /// Pager: the tracker moves the page to sample slot `slot`.
@@ -204,11 +225,13 @@ impl PageWord {
             .then(|| self.with(PageState::Same, tier, pattern))
     }
 
-    /// Mover: the tier would not take it; it waits in staging to be returned.
-    pub fn refuse(self, window_now: u8, incompressible: bool) -> Option<PageWord> {
+    /// Mover: the tier would not take it; it waits in staging to be returned. `incompressible` is
+    /// the checksum of a page that does not shrink.
+    pub fn refuse(self, window_now: u8, incompressible: Option<u32>) -> Option<PageWord> {
         (self.state() == PageState::Encoding).then(|| {
-            let w = self.with_state(PageState::Staged).stamped(window_now);
-            PageWord(if incompressible { w.0 | INCOMPRESSIBLE_BIT } else { w.0 })
+            let flag = if incompressible.is_some() { INCOMPRESSIBLE_BIT } else { 0 };
+            let w = self.with(PageState::Staged, self.tier(), incompressible.unwrap_or(0));
+            PageWord(w.stamped(window_now).0 | flag)
         })
     }
 
@@ -222,9 +245,12 @@ impl PageWord {
     /// Pager: the page is home. `window_now` is stamped if an access brought it back, so that it
     /// is left alone for a while; `None` if nobody asked for it.
     pub fn home(self, window_now: Option<u8>) -> PageWord {
-        let flag = self.0 & INCOMPRESSIBLE_BIT;
         let stamp = self.0 & (0xff << STAMP_SHIFT);
-        let w = PageWord(flag | stamp);
+        let w = match self.is_incompressible() {
+            // With the tier that refused it, and the checksum.
+            true => self.with_state(PageState::Home),
+            false => PageWord(stamp),
+        };
         match window_now {
             Some(n) => w.stamped(n),
             None => w,
@@ -269,7 +295,7 @@ mod tests {
             ("begin_encode", |w| w.begin_encode(), &[Staged]),
             ("finish_store", |w| w.finish_store(TierId(2), 9), &[Encoding, Stored, Same]),
             ("finish_same", |w| w.finish_same(TierId(2), 0), &[Encoding, Same]),
-            ("refuse", |w| w.refuse(5, true), &[Encoding]),
+            ("refuse", |w| w.refuse(5, Some(1)), &[Encoding]),
             ("begin_restore", |w| w.begin_restore(), &[Staged, Encoding, Stored, Same]),
         ];
         for (name, event, legal_from) in events {
@@ -285,7 +311,7 @@ mod tests {
         let w = word(PageState::Home, true);
         assert!(w.stage(TierId(1)).is_none());
         assert!(w.sample(1).is_none());
-        assert!(!w.movable(10, 0, 0));
+        assert!(!w.movable(TierId(1), 10, 0, 0));
         assert!(w.zap_done().stage(TierId(1)).is_some());
     }
 
@@ -304,18 +330,28 @@ mod tests {
     #[test]
     fn a_page_that_came_back_cools_before_it_moves_again() {
         let w = word(PageState::Restoring, false).home(Some(10));
-        assert!(!w.movable(10, 2, 16) && !w.movable(11, 2, 16));
-        assert!(w.movable(12, 2, 16));
-        assert!(PageWord::default().movable(0, 2, 16), "a page never seen moves at once");
+        let tier = TierId(3);
+        assert!(!w.movable(tier, 10, 2, 16) && !w.movable(tier, 11, 2, 16));
+        assert!(w.movable(tier, 12, 2, 16));
+        assert!(PageWord::default().movable(tier, 0, 2, 16), "a page never seen moves at once");
     }
 
     #[test]
     fn an_incompressible_page_is_not_tried_again_soon() {
-        let w = word(PageState::Encoding, false).refuse(10, true).unwrap();
+        let w = word(PageState::Encoding, false).refuse(10, Some(0xabcd)).unwrap();
         assert_eq!(w.state(), PageState::Staged);
         let w = w.home(None);
-        assert!(w.is_incompressible() && !w.movable(20, 1, 16) && w.movable(26, 1, 16));
-        assert!(!w.stage(TierId(1)).unwrap().is_incompressible());
+        let tier = TierId(3);
+        assert!(w.is_incompressible() && !w.movable(tier, 20, 1, 16) && w.movable(tier, 26, 1, 16));
+        assert!(w.movable(TierId(4), 20, 1, 16), "a denser codec may try at once");
+        assert!(!w.stage(TierId(4)).unwrap().is_incompressible());
+        // When it is tried again, what it held is still known, until the tier takes it.
+        let again = w.stage(tier).unwrap().begin_encode().unwrap();
+        assert!(again.is_known_incompressible(0xabcd) && !again.is_known_incompressible(0xabce));
+        assert_eq!(again.refuse(30, Some(0xabcd)).unwrap().home(None).payload(), 0xabcd);
+        assert!(!again.finish_store(TierId(1), 0xabcd).unwrap().is_incompressible());
+        assert!(!again.refuse(30, None).unwrap().is_incompressible());
+        assert!(!w.sample(0xabcd).unwrap().is_known_incompressible(0xabcd));
     }
 
     #[test]

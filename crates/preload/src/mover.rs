@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::tier::TierId;
-use terrace_store::page::same_filled;
+use terrace_store::page::{checksum, same_filled};
 use terrace_store::pool::Handle;
 use terrace_store::{CodecSet, Page, Refusal};
 
@@ -236,7 +236,7 @@ impl Mover {
                 memory::read_page(self.slot + (i * PAGE_BYTES) as u64, &mut self.page);
                 let stored = self.store(encoding, tier);
                 let stamp = self.rt.window_stamp();
-                if let Some(next) = stored.or_else(|| encoding.refuse(stamp, false)) {
+                if let Some(next) = stored.or_else(|| encoding.refuse(stamp, None)) {
                     self.settle(region, i, encoding, next);
                 }
             }
@@ -254,6 +254,13 @@ impl Mover {
                 return encoding.finish_same(tier, low);
             }
         }
+        // Not written since it was refused: it would be refused again.
+        if encoding.is_incompressible() {
+            let check = checksum(&self.page);
+            if encoding.is_known_incompressible(check) {
+                return encoding.refuse(rt.window_stamp(), Some(check));
+            }
+        }
         let (t, _) = rt.stores.get(tier)?;
         let encoder = self.codecs.encoders.get(tier.index() - 1)?;
         match t.store_page(encoder, &self.page, &mut self.encoded) {
@@ -261,7 +268,8 @@ impl Mover {
             Err(refusal) => {
                 let (why, incompressible) = reason(refusal);
                 counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
-                encoding.refuse(rt.window_stamp(), incompressible)
+                let known = incompressible.then(|| checksum(&self.page));
+                encoding.refuse(rt.window_stamp(), known)
             }
         }
     }

@@ -78,7 +78,8 @@ impl Pager {
         let mut i = pages.start;
         while i < pages.end {
             let movable = |i: usize| {
-                region.is_registered(i) && region.word(i).movable(stamp, cooling, RETRY_WINDOWS)
+                region.is_registered(i)
+                    && region.word(i).movable(tier, stamp, cooling, RETRY_WINDOWS)
             };
             if !movable(i) {
                 i += 1;
@@ -144,6 +145,7 @@ impl Pager {
         }
         let stamp = self.rt.window_stamp();
         let cooling = self.rt.stores.config.cooling_windows;
+        let tier = TierId(region.tier.load(Ordering::Relaxed));
         let mut taken = 0;
         let mut at = seed;
         // A few more tries than samples: some pages are holes or not at home.
@@ -158,7 +160,7 @@ impl Pager {
             if w.state() != PageState::Home || w.zap_pending() || !region.is_registered(i) {
                 continue;
             }
-            if cooled && w.movable(stamp, cooling, RETRY_WINDOWS) {
+            if cooled && w.movable(tier, stamp, cooling, RETRY_WINDOWS) {
                 continue;
             }
             let Some(slot) = self.rt.samples.take() else { break };
