@@ -21,7 +21,7 @@ use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_
 use terrace_core::tier::TierId;
 use terrace_store::page::same_filled;
 use terrace_store::pool::Handle;
-use terrace_store::{CodecSet, Page, Refusal};
+use terrace_store::{CodecSet, LoadError, Page, Refusal};
 
 /// Pages moved out in one call on the pager: faults wait behind it, about 10-20 us.
 const MOVE_OUT_PAGES: usize = 128;
@@ -336,8 +336,11 @@ impl Mover {
             if region.word(i) != w {
                 return None;
             }
-            if !loaded {
-                crate::pager::corrupt(region.address(i));
+            match loaded {
+                Ok(()) => {}
+                // It stays where it is. Perhaps the medium recovers before somebody wants it.
+                Err(LoadError::MediumFailed) => return None,
+                Err(why) => crate::pager::unreadable(region.address(i), why),
             }
             let encoder = self.codecs.encoders.get(tier.index() - 1)?;
             to.store_page(encoder, &self.page, &mut self.encoded)

@@ -285,15 +285,15 @@ impl Pager {
                 PageState::Stored | PageState::Same => self.try_decode(w),
                 _ => {
                     memory::read_page(self.rt.slot_address(region, i, w), &mut self.page);
-                    true
+                    Ok(())
                 }
             };
             // Unchanged word, unchanged place: what was read is the page.
             if region.word(i) == w {
-                if read {
-                    return true;
+                match read {
+                    Ok(()) => return true,
+                    Err(why) => super::unreadable(region.address(i), why),
                 }
-                super::corrupt(region.address(i));
             }
         }
     }

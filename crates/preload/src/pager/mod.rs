@@ -39,7 +39,7 @@ use child::Children;
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
 use terrace_core::tier::TierId;
-use terrace_store::DecoderSet;
+use terrace_store::{DecoderSet, LoadError};
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
@@ -166,8 +166,8 @@ impl Pager {
             let src = region.slot.load(Ordering::Acquire) + (i * PAGE_BYTES) as u64;
             self.uffd.copy_from(dst, src)
         } else {
-            if !self.try_decode(w) {
-                corrupt(dst);
+            if let Err(why) = self.try_decode(w) {
+                unreadable(dst, why);
             }
             self.uffd.copy_page(dst, &self.page)
         };
@@ -186,14 +186,14 @@ impl Pager {
         Served::Done
     }
 
-    /// Puts the bytes a `Stored` or `Same` word names into `self.page`. `false` if what is stored
-    /// there is not a page of that word: the word is stale, or memory is corrupt.
-    fn try_decode(&mut self, w: PageWord) -> bool {
+    /// Puts the bytes a `Stored` or `Same` word names into `self.page`. An error if what is stored
+    /// there is not a page of that word: the word is stale, or a medium failed or is corrupt.
+    fn try_decode(&mut self, w: PageWord) -> Result<(), LoadError> {
         if w.state() == PageState::Same {
             for word in self.page.as_chunks_mut::<4>().0 {
                 *word = w.payload().to_le_bytes();
             }
-            return true;
+            return Ok(());
         }
         self.rt.load_page(w, &mut self.decoders, &mut self.encoded, &mut self.page)
     }
@@ -365,16 +365,21 @@ impl Pager {
 }
 
 /// The one case in which going on would mean wrong bytes.
-pub(crate) fn corrupt(address: u64) -> ! {
-    let mut line = [0u8; 160];
+pub(crate) fn unreadable(address: u64, why: LoadError) -> ! {
+    let why = match why {
+        LoadError::MediumFailed => "could not be read from its medium, tried again and again",
+        LoadError::NoSuchObject => "is not where it was put",
+        LoadError::Corrupt | LoadError::WrongChecksum => "does not match its checksum",
+    };
+    let mut line = [0u8; 192];
     let mut out = std::io::Cursor::new(&mut line[..]);
     let _ = std::io::Write::write_fmt(
         &mut out,
         format_args!(
-            "terrace: the stored copy of page {address:#x} does not match its checksum; \
+            "terrace: the stored copy of page {address:#x} {why}; \
              ending the program rather than handing it wrong bytes"
         ),
     );
     let len = out.position() as usize;
-    proc::die(std::str::from_utf8(&line[..len]).unwrap_or("terrace: corrupt page"))
+    proc::die(std::str::from_utf8(&line[..len]).unwrap_or("terrace: unreadable page"))
 }
