@@ -93,8 +93,7 @@ def test_a_file_too_small(sandbox: Sandbox, program: Compiler) -> None:
 def test_money_of_a_file(sandbox: Sandbox, program: Compiler) -> None:
     """What lies in a file is not memory: resident set, price and saving say so."""
     with sandbox.start(program("linger"), options=file_options(sandbox)) as run:
-        run.until("WAIT")
-        run.demoted()
+        run.until("PID")
         last = run.windows()[-1]
     tier = max(last["tiers"][1:], key=lambda t: t["pages"])
     assert (tier["medium_kind"], tier["emulated"]) == ("file", False)

@@ -5,6 +5,7 @@
 //! was planned and ends; the pager goes on serving.
 
 use crate::forks;
+use crate::loader::{self, Loads};
 use crate::locked;
 use crate::mover::{Mover, Queue};
 use crate::pager::{doorbell::Doorbell, Pager};
@@ -108,12 +109,13 @@ fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue
         stats: Stats::default(),
         pagemap: proc::Pagemap::open()?,
         doorbell: Doorbell::new(uffd)?,
+        loads: Loads::default(),
         samples: SampleSlots::new(uffd)?,
         window: AtomicU32::new(1),
         paused: AtomicU32::new(0),
     }));
     let pager = Pager::new(rt, uffd, decoders);
-    if !thread::spawn(c"terrace-pager", move || pager.run()) {
+    if !thread::spawn(c"terrace-pager", move || pager.run()) || !loader::start(rt) {
         return None;
     }
     forks::set_up(rt);

@@ -208,8 +208,11 @@ impl Mover {
             self.encode_staged(region, tier);
             // Nothing may be in the slot when it is emptied: what was refused goes back, and the
             // pager may still be copying a page that was caught while encoding.
+            // A page on its way from a slow medium looks the same for as long as that takes.
             while (0..REGION_PAGES).any(|i| in_slot(region.word(i))) {
-                rt.doorbell.call(move |pager| pager.return_staged(region));
+                if !rt.doorbell.call(move |pager| pager.return_staged(region)) {
+                    thread::sleep_us(50);
+                }
             }
             memory::release(self.slot, REGION_BYTES);
             if wait_us > 0 {

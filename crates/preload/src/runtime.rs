@@ -1,5 +1,6 @@
 //! What the threads of the runtime share.
 
+use crate::loader::Loads;
 use crate::pager::doorbell::Doorbell;
 use crate::region::{Region, RegionTable};
 use crate::samples::SampleSlots;
@@ -27,6 +28,8 @@ pub struct Runtime {
     pub pagemap: Pagemap,
     /// How to reach the pager.
     pub doorbell: Doorbell,
+    /// Pages that loaders are to fetch.
+    pub loads: Loads,
     /// Where sampled pages wait.
     pub samples: SampleSlots,
     /// Number of the open window.

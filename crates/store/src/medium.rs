@@ -4,7 +4,8 @@
 //! raw memory and therefore lives in the preload crate. Here are the trait, a medium on the heap
 //! for tests and benches, and the emulation of slower media.
 //!
-//! Media on a device are [`blocks`], over a file ([`device`]) or a mapping (the preload crate again).
+//! Media on a device are [`blocks`], over a file ([`device`]) or a mapping (the preload crate
+//! again).
 //!
 //! Callers keep accesses to one range apart in time: [`crate::tier::Tier`] writes under its pool's
 //! lock, and releases only pages that the pool keeps out of use meanwhile. It reads under the lock

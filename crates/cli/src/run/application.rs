@@ -320,9 +320,9 @@ impl Application {
         })
     }
 
-    /// Equation 12 over measured bytes. Pools in memory, what other tiers keep there and the runtime
-    /// are part of the resident set; what the application would take without Terrace is the rest of
-    /// it plus what is stored.
+    /// Equation 12 over measured bytes. Pools in memory, what other tiers keep there and the
+    /// runtime are part of the resident set; what the application would take without Terrace is the
+    /// rest of it plus what is stored.
     fn money(&self, report: &Report) -> Money {
         let config = &self.shared.config;
         let dram = config.dram().usd_per_gib_month;

@@ -22,11 +22,13 @@
 //! `fault` -> `restore` fits on a screen, allocates nothing, logs nothing, and takes one lock: that
 //! of the tier's pool, which movers hold for the length of a memcpy (a sampled page takes that of
 //! the slot lists instead). Forked children and changes of the address space may allocate, from
-//! the runtime's own heap.
+//! the runtime's own heap. A page on a medium that takes its time is not waited for: [`loads`] has
+//! it fetched by another thread and goes on.
 
 pub mod child;
 pub mod doorbell;
 mod events;
+mod loads;
 mod moves;
 
 use crate::forks;
@@ -56,6 +58,8 @@ pub struct Pager {
     queue: EventBuffer,
     /// Forked children that still miss pages.
     children: Children,
+    /// Pages that loaders fetch.
+    pending: loads::PendingLoads,
     decoders: DecoderSet,
     encoded: Box<[u8; PAGE_BYTES]>,
     page: Box<[u8; PAGE_BYTES]>,
@@ -70,6 +74,8 @@ enum Served {
     Done,
     /// Look again: the page's word or the address space changed meanwhile.
     Again,
+    /// The thread waits for a loader; it is counted when that is done.
+    Later,
 }
 
 impl Pager {
@@ -80,6 +86,7 @@ impl Pager {
             uffd,
             queue: EventBuffer::new(),
             children: Children::default(),
+            pending: loads::PendingLoads::default(),
             decoders,
             encoded: Box::new([0; PAGE_BYTES]),
             page: Box::new([0; PAGE_BYTES]),
@@ -113,7 +120,9 @@ impl Pager {
                 let start_ns = thread::now_ns();
                 let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
                 let end_ns = thread::now_ns();
-                self.count_fault(tier, end_ns - start_ns);
+                if let Some(tier) = tier {
+                    self.count_fault(tier, end_ns - start_ns);
+                }
                 if end_ns - self.followed_at_ns > FOLLOW_EVERY_NS {
                     self.followed_at_ns = end_ns;
                     self.follow(tid);
@@ -124,8 +133,8 @@ impl Pager {
     }
 
     /// Serves one missing page. Returns the tier whose pool it came from, DRAM for all that needed
-    /// no decoding.
-    fn fault(&mut self, page: u64, write: bool) -> TierId {
+    /// no decoding; `None` if it will come later.
+    fn fault(&mut self, page: u64, write: bool) -> Option<TierId> {
         let i = page_index(page);
         loop {
             // Looked up anew each time: a change handled meanwhile may have brought the region.
@@ -133,22 +142,27 @@ impl Pager {
             let served = match found {
                 None => self.fill_zero(page, write, None),
                 Some((region, w)) => match w.state() {
+                    PageState::Stored if self.rt.waits(w) => self.ask(region, i, w),
                     PageState::Stored | PageState::Same | PageState::Encoding => {
                         self.restore(region, i, w)
                     }
                     PageState::Staged | PageState::Sampled => self.unstage(region, i, w),
                     PageState::Home => self.fill_zero(page, write, Some((region, i, w))),
-                    // Only this thread writes Restoring, and never leaves it behind.
+                    // Somebody waits for it already. Filling the page wakes all.
+                    PageState::Restoring if self.is_pending(region, i) => Served::Later,
+                    // Only this thread writes Restoring, and never leaves it behind else.
                     PageState::Restoring => proc::die("terrace: page left half restored"),
                 },
             };
-            if served == Served::Done {
-                return match found {
-                    Some((_, w)) if matches!(w.state(), PageState::Stored | PageState::Same) => {
-                        w.tier()
-                    }
-                    _ => TierId::DRAM,
-                };
+            match served {
+                Served::Again => {}
+                Served::Later => return None,
+                Served::Done => {
+                    let from_tier = |w: PageWord| {
+                        matches!(w.state(), PageState::Stored | PageState::Same).then(|| w.tier())
+                    };
+                    return Some(found.and_then(|(_, w)| from_tier(w)).unwrap_or(TierId::DRAM));
+                }
             }
         }
     }

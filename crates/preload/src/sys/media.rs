@@ -2,8 +2,8 @@
 //!
 //! What the kinds have in common: the memory that the runtime reads and writes through is its own,
 //! never the application's, so no medium ever waits for a page that waits for a medium; descriptors
-//! are close-on-exec, have high numbers and are protected (`interpose.rs`); mappings are kept out of
-//! forked children, which have no runtime threads that could write.
+//! are close-on-exec, have high numbers and are protected (`interpose.rs`); mappings are kept out
+//! of forked children, which have no runtime threads that could write.
 //!
 //! **numa**: an arena bound to a node (`MPOL_BIND`). The kernel answers a bound allocation that the
 //! node cannot serve by killing a process, so the node's free memory is looked at for each MiB that
@@ -12,8 +12,8 @@
 //! **file**: see `terrace_store::medium::blocks`. Opened at the start, so that a program that
 //! changes its root or its user afterwards keeps it.
 //!
-//! **dax**: a device node (`/dev/dax0.0`) or a file on a filesystem mounted with DAX, mapped shared.
-//! It cannot be unlinked, so what was written stays there: it is enciphered unless the
+//! **dax**: a device node (`/dev/dax0.0`) or a file on a filesystem mounted with DAX, mapped
+//! shared. It cannot be unlinked, so what was written stays there: it is enciphered unless the
 //! configuration says otherwise. One process at a time may use it: whoever stores the first page
 //! takes a lock (`flock`); the tiers of the others refuse pages until it is gone. A lock at the
 //! start would give the device to the shell that starts the program.

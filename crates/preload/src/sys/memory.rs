@@ -174,7 +174,7 @@ impl Arena {
         *word.ok_or(std::io::ErrorKind::InvalidInput)? = 1 << (node % 64);
         // The kernel takes the bits below `maxnode - 1`.
         let maxnode = mask.len() as u64 * 64 + 1;
-        // SAFETY: a policy for our own mapping; the kernel reads the mask, which has that many bits.
+        // SAFETY: a policy for our own mapping; the kernel reads the mask, which is long enough.
         let r = unsafe {
             let policy = libc::MPOL_BIND;
             libc::syscall(libc::SYS_mbind, self.base, self.len, policy, mask.as_ptr(), maxnode, 0)

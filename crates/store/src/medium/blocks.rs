@@ -8,12 +8,12 @@
 //! oldest out, with their neighbours where these are dirty too. A block that was on the device
 //! and is only partly known is read and completed first.
 //!
-//! **Reading.** An object in open blocks is a copy. Else one or two blocks are read and the object's
-//! bytes deciphered. No lock is held meanwhile; the write count of each block is compared
+//! **Reading.** An object in open blocks is a copy. Else one or two blocks are read and the
+//! object's bytes deciphered. No lock is held meanwhile; the write count of each block is compared
 //! afterwards, and if a block was written over the reading it is read again.
 //!
-//! **Order.** One thread writes out at a time (`writing_out`). A block on its way out is complete in
-//! memory, so nobody reads it from the device while it changes there. Its count goes up, and it
+//! **Order.** One thread writes out at a time (`writing_out`). A block on its way out is complete
+//! in memory, so nobody reads it from the device while it changes there. Its count goes up, and it
 //! counts as *not on the device*, from before the write until after it succeeded.
 //!
 //! **Failure.** A write that fails loses nothing: the blocks stay open. The medium then *rests*: it
