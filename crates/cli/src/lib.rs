@@ -16,6 +16,7 @@ pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod machine;
+pub mod media;
 pub mod preflight;
 pub mod preset;
 pub mod run;

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
+use terrace_core::tier::{Codec, Medium, MediumKind, Place, Pool, TierSpec};
 
 /// Price of DRAM when no file says otherwise, in US dollars per GiB and month. An assumption for
 /// owned servers, rounded: registered DIMMs at 10 USD per GiB written off over 48 months are 0.21;
@@ -104,13 +104,7 @@ impl fmt::Display for Preset {
 
 /// The machine's own memory at a price.
 pub fn dram(usd_per_gib_month: f64) -> Medium {
-    Medium {
-        name: "dram".into(),
-        kind: MediumKind::Dram,
-        usd_per_gib_month,
-        latency_ns: 0,
-        bandwidth_mib_s: 0,
-    }
+    Medium::dram(usd_per_gib_month)
 }
 
 /// The emulated slow medium next to DRAM of a given price.
@@ -121,6 +115,7 @@ pub fn slow(dram_usd_per_gib_month: f64) -> Medium {
         usd_per_gib_month: dram_usd_per_gib_month * SLOW_PRICE_RATIO,
         latency_ns: SLOW_LATENCY_NS,
         bandwidth_mib_s: SLOW_BANDWIDTH_MIB_S,
+        place: Place::default(),
     }
 }
 

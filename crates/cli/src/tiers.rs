@@ -7,6 +7,7 @@ use serde::Serialize;
 use terrace_core::tier::{Medium, MediumKind, TierId};
 
 use crate::config::{Config, ConfigArgs, ConfigError};
+use crate::media;
 
 /// One row of the list.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -23,6 +24,10 @@ pub struct TierRow {
     pub pool: Option<&'static str>,
     /// Name of the medium.
     pub medium: String,
+    /// What the medium is made of.
+    pub kind: &'static str,
+    /// What and where it is, in a few words.
+    pub place: String,
     /// Price of the medium.
     pub usd_per_gib_month: f64,
     /// Whether the medium only stands in for one that this machine does not have.
@@ -53,6 +58,8 @@ fn row(id: TierId, name: &str, medium: &Medium) -> TierRow {
         level: None,
         pool: None,
         medium: medium.name.clone(),
+        kind: medium.kind.name(),
+        place: media::describe(medium),
         usd_per_gib_month: medium.usd_per_gib_month,
         emulated: medium.kind == MediumKind::Emulated,
         latency_ns: medium.latency_ns,
@@ -67,26 +74,21 @@ pub fn table(rows: &[TierRow]) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "{:<3}  {:<name_width$}  {:<7}  {:>5}  {:<8}  {:<medium_width$}  {:>13}  emulated as",
+        "{:<3}  {:<name_width$}  {:<7}  {:>5}  {:<8}  {:<medium_width$}  {:>13}  which is",
         "id", "name", "codec", "level", "pool", "medium", "USD/GiB-month"
     );
     for r in rows {
-        let emulation = match (r.emulated, r.bandwidth_mib_s) {
-            (false, _) => "-".to_owned(),
-            (true, 0) => format!("+{} ns", r.latency_ns),
-            (true, mib_s) => format!("+{} ns, {mib_s} MiB/s", r.latency_ns),
-        };
         let level = r.level.map_or("-".into(), |l| l.to_string());
         let _ = writeln!(
             out,
-            "{:<3}  {:<name_width$}  {:<7}  {level:>5}  {:<8}  {:<medium_width$}  {:>13.3}  \
-             {emulation}",
+            "{:<3}  {:<name_width$}  {:<7}  {level:>5}  {:<8}  {:<medium_width$}  {:>13.3}  {}",
             r.id,
             r.name,
             r.codec.unwrap_or("-"),
             r.pool.unwrap_or("-"),
             r.medium,
             r.usd_per_gib_month,
+            r.place,
         );
     }
     if rows.iter().any(|r| r.emulated) {

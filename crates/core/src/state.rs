@@ -51,7 +51,9 @@ pub enum PageState {
     Same = 4,
     /// In a sample slot; the payload is its index.
     Sampled = 5,
-    /// On its way home; the source named before is still valid until the word is `Home`.
+    /// On its way home; the source named before is still valid until the word is `Home`. Short,
+    /// but for a page on a medium that takes its time: then others see it, and wait or make it void
+    /// (`pager/loads.rs` of the runtime).
     Restoring = 6,
 }
 

@@ -130,26 +130,66 @@ pub enum MediumKind {
     /// DRAM with added latency and limited bandwidth, standing in for a medium this machine does
     /// not have. Every report says so, and no money is counted for it.
     Emulated = 1,
+    /// Memory of one NUMA node: further away than the others, as CXL memory is.
+    Numa = 2,
+    /// A file without a name on some filesystem, enciphered.
+    File = 3,
+    /// A DAX device, or a file on a filesystem mounted with DAX, mapped.
+    Dax = 4,
 }
 
 impl MediumKind {
+    /// All kinds, in wire order.
+    pub const ALL: [MediumKind; 5] = [
+        MediumKind::Dram,
+        MediumKind::Emulated,
+        MediumKind::Numa,
+        MediumKind::File,
+        MediumKind::Dax,
+    ];
+
     /// Name in configuration files and reports.
     pub fn name(self) -> &'static str {
         match self {
             MediumKind::Dram => "dram",
             MediumKind::Emulated => "emulated",
+            MediumKind::Numa => "numa",
+            MediumKind::File => "file",
+            MediumKind::Dax => "dax",
         }
     }
 
     /// Inverse of [`MediumKind::name`].
     pub fn from_name(name: &str) -> Option<MediumKind> {
-        [MediumKind::Dram, MediumKind::Emulated].into_iter().find(|m| m.name() == name)
+        MediumKind::ALL.into_iter().find(|m| m.name() == name)
     }
 
     /// Inverse of the discriminant.
     pub fn from_wire(n: u8) -> Option<MediumKind> {
-        [MediumKind::Dram, MediumKind::Emulated].into_iter().find(|m| *m as u8 == n)
+        MediumKind::ALL.into_iter().find(|m| *m as u8 == n)
     }
+
+    /// Whether what a pool holds there is part of the process' resident set.
+    pub fn is_resident(self) -> bool {
+        matches!(self, MediumKind::Dram | MediumKind::Emulated | MediumKind::Numa)
+    }
+}
+
+/// Longest path of a [`Place`], bytes.
+pub const PATH_BYTES_MAX: usize = 1024;
+
+/// Where on the machine a medium is. What a kind has no use for is empty.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Place {
+    /// `file`: the directory of the file. `dax`: the device or file. Absolute, at most
+    /// [`PATH_BYTES_MAX`].
+    pub path: String,
+    /// `numa`: the node.
+    pub node: u32,
+    /// Most that one process puts there, bytes; 0 for as much as the machine has memory.
+    pub capacity_bytes: u64,
+    /// `dax`: what is stored is enciphered, as it always is in a file.
+    pub is_enciphered: bool,
 }
 
 /// A place with a price. Latency and bandwidth are only applied by `emulated` media; for real ones
@@ -166,6 +206,22 @@ pub struct Medium {
     pub latency_ns: u64,
     /// Bandwidth in MiB per second, 0 for unlimited (`emulated` only).
     pub bandwidth_mib_s: u64,
+    /// Where it is (`numa`, `file`, `dax`).
+    pub place: Place,
+}
+
+impl Medium {
+    /// The machine's own memory, named `dram`, at a price in US dollars per GiB and month.
+    pub fn dram(usd_per_gib_month: f64) -> Medium {
+        Medium {
+            name: "dram".into(),
+            kind: MediumKind::Dram,
+            usd_per_gib_month,
+            latency_ns: 0,
+            bandwidth_mib_s: 0,
+            place: Place::default(),
+        }
+    }
 }
 
 /// One compressed tier: codec + pool + medium (TierScape, section 4).
@@ -211,6 +267,10 @@ mod tests {
         for p in Pool::ALL {
             assert_eq!(Pool::from_name(p.name()), Some(p));
             assert_eq!(Pool::from_wire(p as u8), Some(p));
+        }
+        for m in MediumKind::ALL {
+            assert_eq!(MediumKind::from_name(m.name()), Some(m));
+            assert_eq!(MediumKind::from_wire(m as u8), Some(m));
         }
         assert_eq!(Codec::from_wire(200), None);
         assert_eq!(Pool::from_name("slab"), None);

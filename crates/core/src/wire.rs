@@ -6,7 +6,7 @@
 //! [`Malformed`], never a panic and never an allocation larger than the message itself, because
 //! a broken peer must not be able to hurt a host program.
 
-use crate::tier::{Codec, MediumKind, Pool, TierId, MAX_TIERS};
+use crate::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_MAX};
 
 /// Version of this format. Changes with every change to it.
 pub const VERSION: u32 = 2;
@@ -27,7 +27,7 @@ impl std::error::Error for Malformed {}
 
 /// One compressed tier as the runtime builds it ([`crate::tier::TierSpec`] without names and
 /// prices, which are the planner's business).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TierConfig {
     /// The codec.
     pub codec: Codec,
@@ -41,6 +41,8 @@ pub struct TierConfig {
     pub latency_ns: u64,
     /// Bandwidth of an emulated medium, MiB/s, 0 for unlimited.
     pub bandwidth_mib_s: u64,
+    /// Where the medium is.
+    pub place: Place,
 }
 
 /// Planner to runtime.
@@ -132,8 +134,11 @@ pub struct TierReport {
     pub same_pages: u64,
     /// Compressed bytes held.
     pub stored_bytes: u64,
-    /// Bytes of medium the pool takes, fragmentation and metadata included.
+    /// Bytes of medium the pool takes, fragmentation included, and its tables where the medium is
+    /// DRAM or stands for it.
     pub pool_bytes: u64,
+    /// Bytes of DRAM that the tier takes although its medium is elsewhere: tables, open blocks.
+    pub dram_bytes: u64,
     /// Faults served.
     pub faults: u64,
     /// Fault service time, nanoseconds: median, 99th percentile and mean.
@@ -213,6 +218,12 @@ impl Writer {
         self.0.extend_from_slice(&v.to_le_bytes());
         self
     }
+    /// At most [`PATH_BYTES_MAX`] bytes; a longer text is cut, which its reader will not accept.
+    fn text(&mut self, v: &str) -> &mut Self {
+        let bytes = &v.as_bytes()[..v.len().min(PATH_BYTES_MAX + 1)];
+        self.u16(bytes.len() as u16).0.extend_from_slice(bytes);
+        self
+    }
     fn finish(mut self) -> Vec<u8> {
         let len = (self.0.len() - 4) as u32;
         self.0[..4].copy_from_slice(&len.to_le_bytes());
@@ -240,6 +251,15 @@ impl Reader<'_> {
     fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.take()?))
     }
+    /// A path: absolute, without NUL, or empty.
+    fn path(&mut self) -> Result<String, Malformed> {
+        let len = usize::from(self.u16()?);
+        let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed)?;
+        self.0 = rest;
+        let text = core::str::from_utf8(head).map_err(|_| Malformed)?;
+        let is_path = text.is_empty() || text.starts_with('/') && !text.contains('\0');
+        (is_path && len <= PATH_BYTES_MAX).then(|| text.to_owned()).ok_or(Malformed)
+    }
     /// A count of items of at least `item_bytes` each: never more than the message can hold.
     fn count(&mut self, item_bytes: usize) -> Result<usize, Malformed> {
         let n = self.u32()? as usize;
@@ -258,9 +278,10 @@ impl Reader<'_> {
 }
 
 const PLAN_ENTRY_BYTES: usize = 9;
-const TIER_CONFIG_BYTES: usize = 23;
+/// Without the path.
+const TIER_CONFIG_BYTES: usize = 38;
 const REGION_REPORT_BYTES: usize = 21;
-const TIER_REPORT_BYTES: usize = 8 * 8 + REFUSALS.len() * 8 + 8;
+const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 8;
 
 impl ToRuntime {
     /// The message as bytes, length first.
@@ -273,6 +294,8 @@ impl ToRuntime {
                 for t in &c.tiers {
                     w.u8(t.codec as u8).u32(t.level as u32).u8(t.pool as u8).u8(t.medium as u8);
                     w.u64(t.latency_ns).u64(t.bandwidth_mib_s);
+                    w.u32(t.place.node).u64(t.place.capacity_bytes);
+                    w.u8(u8::from(t.place.is_enciphered)).text(&t.place.path);
                 }
                 w.finish()
             }
@@ -324,6 +347,7 @@ impl ToRuntime {
                         medium: MediumKind::from_wire(r.u8()?).ok_or(Malformed)?,
                         latency_ns: r.u64()?,
                         bandwidth_mib_s: r.u64()?,
+                        place: decode_place(&mut r)?,
                     });
                 }
                 ToRuntime::Configure(Configure {
@@ -396,6 +420,16 @@ impl FromRuntime {
     }
 }
 
+fn decode_place(r: &mut Reader<'_>) -> Result<Place, Malformed> {
+    let (node, capacity_bytes) = (r.u32()?, r.u64()?);
+    let is_enciphered = match r.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(Malformed),
+    };
+    Ok(Place { path: r.path()?, node, capacity_bytes, is_enciphered })
+}
+
 fn encode_report(report: &Report) -> Vec<u8> {
     let mut w = Writer::new(66);
     w.u32(report.window).u32(report.regions.len() as u32);
@@ -405,7 +439,8 @@ fn encode_report(report: &Report) -> Vec<u8> {
     }
     w.u32(report.tiers.len() as u32);
     for t in &report.tiers {
-        w.u64(t.pages).u64(t.same_pages).u64(t.stored_bytes).u64(t.pool_bytes).u64(t.faults);
+        w.u64(t.pages).u64(t.same_pages).u64(t.stored_bytes).u64(t.pool_bytes).u64(t.dram_bytes);
+        w.u64(t.faults);
         w.u64(t.fault_ns_p50).u64(t.fault_ns_p99).u64(t.fault_ns_mean);
         for n in t.refused {
             w.u64(n);
@@ -441,6 +476,7 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
             same_pages: r.u64()?,
             stored_bytes: r.u64()?,
             pool_bytes: r.u64()?,
+            dram_bytes: r.u64()?,
             faults: r.u64()?,
             fault_ns_p50: r.u64()?,
             fault_ns_p99: r.u64()?,
@@ -519,7 +555,29 @@ mod tests {
             medium: MediumKind::Emulated,
             latency_ns: 300,
             bandwidth_mib_s: 2000,
+            place: Place::default(),
         }
+    }
+
+    fn on(kind: MediumKind, path: &str) -> TierConfig {
+        let place = Place {
+            path: path.into(),
+            node: 3,
+            capacity_bytes: 5 << 40,
+            is_enciphered: kind == MediumKind::Dax,
+        };
+        TierConfig { medium: kind, place, ..tier() }
+    }
+
+    fn configure(tiers: Vec<TierConfig>) -> ToRuntime {
+        ToRuntime::Configure(Configure {
+            cutoff_bytes: 2990,
+            samples_per_region: 8,
+            cooling_windows: 1,
+            move_threads: 2,
+            move_mib_s: 0,
+            tiers,
+        })
     }
 
     #[test]
@@ -530,7 +588,12 @@ mod tests {
             cooling_windows: 1,
             move_threads: 1,
             move_mib_s: 400,
-            tiers: vec![tier(), tier()],
+            tiers: vec![
+                tier(),
+                on(MediumKind::Numa, ""),
+                on(MediumKind::File, "/var/tmp"),
+                on(MediumKind::Dax, "/dev/dax0.0"),
+            ],
         };
         let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
         for m in
@@ -560,11 +623,29 @@ mod tests {
         let empty = ToRuntime::Plan(vec![]).encode().len();
         let entry = PlanEntry { region: 0, tier: TierId(0) };
         assert_eq!(ToRuntime::Plan(vec![entry]).encode().len() - empty, PLAN_ENTRY_BYTES);
+        let none = configure(vec![]).encode().len();
+        let one = configure(vec![on(MediumKind::Numa, "")]).encode().len();
+        assert_eq!(one - none, TIER_CONFIG_BYTES);
         let none = encode_report(&Report::default()).len();
         let one = Report { regions: vec![RegionReport::default()], ..Default::default() };
         assert_eq!(encode_report(&one).len() - none, REGION_REPORT_BYTES);
         let one = Report { tiers: vec![TierReport::default()], ..Default::default() };
         assert_eq!(encode_report(&one).len() - none, TIER_REPORT_BYTES);
+    }
+
+    #[test]
+    fn a_path_is_absolute_and_bounded() {
+        let long = format!("/{}", "x".repeat(PATH_BYTES_MAX - 1));
+        let good = configure(vec![on(MediumKind::File, &long)]);
+        assert_eq!(ToRuntime::decode(body(&good.encode())), Ok(good));
+        for path in ["tmp", "./x", "/a\0b", &format!("{long}y"), &"é".repeat(PATH_BYTES_MAX)] {
+            let bad = configure(vec![on(MediumKind::File, path), tier()]);
+            assert_eq!(ToRuntime::decode(body(&bad.encode())), Err(Malformed), "{path:?}");
+        }
+        let mut bytes = configure(vec![on(MediumKind::File, "/v")]).encode();
+        let last = bytes.len() - 1;
+        bytes[last] = 0xff;
+        assert_eq!(ToRuntime::decode(body(&bytes)), Err(Malformed), "not UTF-8");
     }
 
     #[test]
@@ -589,11 +670,7 @@ mod tests {
 
         #[test]
         fn a_cut_message_is_malformed(cut in 1usize..60) {
-            let configure = Configure {
-                cutoff_bytes: 2990, samples_per_region: 8, cooling_windows: 1, move_threads: 2,
-                move_mib_s: 0, tiers: vec![tier(); 2],
-            };
-            let bytes = ToRuntime::Configure(configure).encode();
+            let bytes = configure(vec![tier(), on(MediumKind::File, "/var/tmp")]).encode();
             let b = &bytes[4..];
             prop_assume!(cut < b.len());
             prop_assert_eq!(ToRuntime::decode(&b[..b.len() - cut]), Err(Malformed));

@@ -23,6 +23,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/store/src/codec/lz4.rs", "calls the C codec"),
     ("crates/store/src/codec/deflate.rs", "calls the C codec"),
     ("crates/store/src/codec/zstd.rs", "calls the C codec"),
+    ("crates/store/src/medium/device.rs", "file flags, holes in files, random bytes"),
     ("crates/store/tests/no_allocation.rs", "a global allocator that counts"),
     ("crates/cli/src/run/signals.rs", "signal dispositions while a program runs under us"),
     ("crates/cli/src/preflight/uffd_probe.rs", "tries userfaultfd"),

@@ -5,6 +5,7 @@
 //! was planned and ends; the pager goes on serving.
 
 use crate::forks;
+use crate::loader::{self, Loads};
 use crate::locked;
 use crate::mover::{Mover, Queue};
 use crate::pager::{doorbell::Doorbell, Pager};
@@ -14,7 +15,7 @@ use crate::samples::SampleSlots;
 use crate::stats::{self, Stats};
 use crate::stores::Stores;
 use crate::sys::uffd::{feature, Uffd};
-use crate::sys::{memory, proc, thread};
+use crate::sys::{media, memory, proc, thread};
 use crate::tracker::Tracker;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -22,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
-use terrace_core::tier::TierId;
+use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::{
     split_message, Configure, FromRuntime, Hello, Report, TierReport, ToRuntime, VERSION,
 };
@@ -54,11 +55,12 @@ pub fn run(path: &std::path::Path) {
     let pid = std::process::id();
     link.send(&FromRuntime::Hello(Hello { version: VERSION, pid, uffd_features: uffd.features }));
     let Some(ToRuntime::Configure(config)) = link.receive() else { return };
-    let Some((rt, queue)) = build(uffd, config) else {
-        link.send(&FromRuntime::Refused(
-            "no room for the runtime's reservations (vm.overcommit_memory=2 or RLIMIT_AS)".into(),
-        ));
-        return;
+    let (rt, queue) = match build(uffd, config) {
+        Ok(built) => built,
+        Err(why) => {
+            link.send(&FromRuntime::Refused(why));
+            return;
+        }
     };
     Agent { rt, queue, tracker: Tracker::new(rt), link, estimates: Vec::new() }.serve();
 }
@@ -88,9 +90,17 @@ fn open_uffd() -> Result<Uffd, String> {
     Ok(uffd)
 }
 
-fn build(uffd: Uffd, config: Configure) -> Option<(&'static Runtime, Arc<Queue>)> {
-    let uffd: &'static Uffd = Box::leak(Box::new(uffd));
+/// What is said when memory cannot be had.
+const NO_ROOM: &str =
+    "no room for the runtime's reservations (vm.overcommit_memory=2 or RLIMIT_AS)";
+
+fn build(uffd: Uffd, config: Configure) -> Result<(&'static Runtime, Arc<Queue>), String> {
     let stores = Stores::build(config, proc::mem_total_bytes())?;
+    build_over(uffd, stores).ok_or_else(|| NO_ROOM.to_string())
+}
+
+fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue>)> {
+    let uffd: &'static Uffd = Box::leak(Box::new(uffd));
     let decoders = stores.decoders().ok()?;
     let rt: &'static Runtime = Box::leak(Box::new(Runtime {
         uffd,
@@ -99,12 +109,13 @@ fn build(uffd: Uffd, config: Configure) -> Option<(&'static Runtime, Arc<Queue>)
         stats: Stats::default(),
         pagemap: proc::Pagemap::open()?,
         doorbell: Doorbell::new(uffd)?,
+        loads: Loads::default(),
         samples: SampleSlots::new(uffd)?,
         window: AtomicU32::new(1),
         paused: AtomicU32::new(0),
     }));
     let pager = Pager::new(rt, uffd, decoders);
-    if !thread::spawn(c"terrace-pager", move || pager.run()) {
+    if !thread::spawn(c"terrace-pager", move || pager.run()) || !loader::start(rt) {
         return None;
     }
     forks::set_up(rt);
@@ -207,11 +218,16 @@ impl Agent {
         let tiers = self.rt.stores.iter().map(|(id, tier)| {
             let (c, p) = (&s.tiers[id.index()], tier.stats().pool);
             let estimate = self.estimates.get(id.index() - 1).copied().unwrap_or((0, 0));
+            // Tables and buffers are in DRAM wherever the pool is.
+            let own = p.metadata_bytes + tier.medium().memory_bytes();
+            let kind = self.rt.stores.config.tiers[id.index() - 1].medium;
+            let beside = !matches!(kind, MediumKind::Dram | MediumKind::Emulated);
             TierReport {
                 pages: held[id.index()],
                 same_pages: stats::get(&c.same_pages),
                 stored_bytes: p.object_bytes,
-                pool_bytes: p.pool_bytes + p.idle_bytes + p.metadata_bytes,
+                pool_bytes: p.pool_bytes + p.idle_bytes + if beside { 0 } else { own },
+                dram_bytes: if beside { own } else { 0 },
                 faults: c.fault_ns.count(),
                 fault_ns_p50: c.fault_ns.quantile_ns(0.5),
                 fault_ns_p99: c.fault_ns.quantile_ns(0.99),
@@ -225,7 +241,7 @@ impl Agent {
             window,
             regions,
             tiers: tiers.collect(),
-            rss_bytes: proc::rss_bytes(),
+            rss_bytes: self.rss_bytes(),
             runtime_bytes: self.runtime_bytes(),
             runtime_cpu_ns: thread::cpu_ns_total(),
             stalled_ns: stats::get(&s.stalled_ns),
@@ -240,15 +256,28 @@ impl Agent {
         }
     }
 
+    /// The resident set without what lies on a DAX device: the kernel may count mapped pages of it
+    /// as memory, which they are not.
+    fn rss_bytes(&self) -> u64 {
+        let (resident, shared) = proc::rss_bytes();
+        let mut on_dax = 0;
+        for (start, end) in media::dax_ranges() {
+            self.rt.pagemap.scan(start, end, |a, b| on_dax += b - a);
+        }
+        resident.saturating_sub(on_dax.min(shared))
+    }
+
     /// Heap and stacks that are resident. The pools' bookkeeping is on the heap too and counted
-    /// with the pools, so it is taken off here.
+    /// with the pools, so it is taken off here, and so is what media keep in memory.
     fn runtime_bytes(&self) -> u64 {
         let mut stacks = 0;
         for at in thread::stacks() {
             self.rt.pagemap.scan(at, at + thread::STACK_BYTES as u64, |a, b| stacks += b - a);
         }
-        let metadata: u64 = self.rt.stores.iter().map(|(_, t)| t.stats().pool.metadata_bytes).sum();
-        (memory::heap_bytes() + stacks).saturating_sub(metadata)
+        let of_tier =
+            |t: &terrace_store::Tier| t.stats().pool.metadata_bytes + t.medium().memory_bytes();
+        let tiers: u64 = self.rt.stores.iter().map(|(_, t)| of_tier(t)).sum();
+        (memory::heap_bytes() + stacks).saturating_sub(tiers)
     }
 
     /// What each tier would make of the application's own pages: encodes a sample of those that
@@ -285,7 +314,9 @@ impl Agent {
                 _ => trial.stats().pool_bytes,
             };
             let share = (held + whole) * 1000 / (pages.len() as u64 * PAGE_BYTES as u64);
-            let ns = decode_ns.checked_div(stored).unwrap_or(0) + t.latency_ns;
+            // What a device takes for a read was measured when it was opened, and is since then.
+            let read_ns = self.rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
+            let ns = decode_ns.checked_div(stored).unwrap_or(0) + read_ns;
             out.push((share as u32, ns as u32));
         }
         Some(out)

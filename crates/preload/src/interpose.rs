@@ -15,8 +15,10 @@ type DupFn = unsafe extern "C" fn(libc::c_int, libc::c_int) -> libc::c_int;
 type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> libc::c_int;
 type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
 
-/// Descriptors of ours: the userfaultfd, the link to the planner and the pagemap.
-static OURS: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
+/// Descriptors of ours: the userfaultfd, the link to the planner, the pagemap, and one for each
+/// medium on a device or node.
+const OURS_MAX: usize = 4 + terrace_core::tier::MAX_TIERS;
+static OURS: [AtomicI32; OURS_MAX] = [const { AtomicI32::new(-1) }; OURS_MAX];
 
 /// Keeps `fd` from being closed by the application.
 pub fn protect_fd(fd: i32) {
@@ -128,7 +130,7 @@ pub unsafe extern "C" fn close_range(
     }
     // SAFETY: what `dlsym` found under this name has this type.
     let real: RangeFn = unsafe { std::mem::transmute(real) };
-    let mut ours: [u32; 4] = OURS.each_ref().map(|o| o.load(Ordering::Relaxed) as u32);
+    let mut ours: [u32; OURS_MAX] = OURS.each_ref().map(|o| o.load(Ordering::Relaxed) as u32);
     ours.sort_unstable();
     let mut from = first;
     for fd in ours.into_iter().filter(|&fd| fd >= first && fd <= last && fd < i32::MAX as u32) {

@@ -21,7 +21,7 @@ use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_
 use terrace_core::tier::TierId;
 use terrace_store::page::{checksum, same_filled};
 use terrace_store::pool::Handle;
-use terrace_store::{CodecSet, Page, Refusal};
+use terrace_store::{CodecSet, LoadError, Page, Refusal};
 
 /// Pages moved out in one call on the pager: faults wait behind it, about 10-20 us.
 const MOVE_OUT_PAGES: usize = 128;
@@ -208,8 +208,11 @@ impl Mover {
             self.encode_staged(region, tier);
             // Nothing may be in the slot when it is emptied: what was refused goes back, and the
             // pager may still be copying a page that was caught while encoding.
+            // A page on its way from a slow medium looks the same for as long as that takes.
             while (0..REGION_PAGES).any(|i| in_slot(region.word(i))) {
-                rt.doorbell.call(move |pager| pager.return_staged(region));
+                if !rt.doorbell.call(move |pager| pager.return_staged(region)) {
+                    thread::sleep_us(50);
+                }
             }
             memory::release(self.slot, REGION_BYTES);
             if wait_us > 0 {
@@ -344,8 +347,11 @@ impl Mover {
             if region.word(i) != w {
                 return None;
             }
-            if !loaded {
-                crate::pager::corrupt(region.address(i));
+            match loaded {
+                Ok(()) => {}
+                // It stays where it is. Perhaps the medium recovers before somebody wants it.
+                Err(LoadError::MediumFailed) => return None,
+                Err(why) => crate::pager::unreadable(region.address(i), why),
             }
             let encoder = self.codecs.encoders.get(tier.index() - 1)?;
             to.store_page(encoder, &self.page, &mut self.encoded)

@@ -57,8 +57,8 @@ impl Promoter {
         if region.word(i) != w {
             return false;
         }
-        if !loaded {
-            crate::pager::corrupt(region.address(i));
+        if let Err(why) = loaded {
+            crate::pager::unreadable(region.address(i), why);
         }
         true
     }

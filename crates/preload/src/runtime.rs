@@ -1,5 +1,6 @@
 //! What the threads of the runtime share.
 
+use crate::loader::Loads;
 use crate::pager::doorbell::Doorbell;
 use crate::region::{Region, RegionTable};
 use crate::samples::SampleSlots;
@@ -10,7 +11,7 @@ use crate::sys::uffd::Uffd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
 use terrace_store::pool::Handle;
-use terrace_store::{DecoderSet, Page};
+use terrace_store::{DecoderSet, LoadError, Page};
 
 /// One application's runtime. Made once, never dropped.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Runtime {
     pub pagemap: Pagemap,
     /// How to reach the pager.
     pub doorbell: Doorbell,
+    /// Pages that loaders are to fetch.
+    pub loads: Loads,
     /// Where sampled pages wait.
     pub samples: SampleSlots,
     /// Number of the open window.
@@ -53,17 +56,22 @@ impl Runtime {
         self.uffd.features & crate::sys::uffd::feature::EVENT_FORK != 0
     }
 
-    /// Loads, decodes and checks the page a `Stored` word names. `false` if that fails.
+    /// Loads, decodes and checks the page a `Stored` word names.
     pub fn load_page(
         &self,
         w: PageWord,
         decoders: &mut DecoderSet,
         encoded: &mut Page,
         page: &mut Page,
-    ) -> bool {
-        self.stores.get(w.tier()).is_some_and(|(tier, _)| {
-            tier.load_page(decoders, Handle(w.payload()), encoded, page).is_ok()
-        })
+    ) -> Result<(), LoadError> {
+        let (tier, _) = self.stores.get(w.tier()).ok_or(LoadError::NoSuchObject)?;
+        tier.load_page(decoders, Handle(w.payload()), encoded, page)
+    }
+
+    /// Whether the page a `Stored` word names may have to be waited for, longer than the pager can.
+    pub fn waits(&self, w: PageWord) -> bool {
+        w.state() == PageState::Stored
+            && self.stores.get(w.tier()).is_some_and(|(tier, _)| tier.medium().waits())
     }
 
     /// Gives up what a replaced word held in a tier. The word must have been replaced already, so

@@ -1,6 +1,6 @@
 //! The tiers of this process, composed in one place: codec + pool + medium by configuration.
 
-use crate::sys::memory::Arena;
+use crate::sys::media;
 use terrace_core::tier::{Codec, Medium, TierId, TierSpec};
 use terrace_core::wire::{Configure, TierConfig};
 use terrace_store::codec::ContextError;
@@ -20,17 +20,23 @@ impl std::fmt::Debug for Stores {
 }
 
 impl Stores {
-    /// Builds the tiers, each with an arena of at most `arena_bytes` of address space.
-    pub fn build(config: Configure, arena_bytes: u64) -> Option<Stores> {
-        let tiers = config
-            .tiers
-            .iter()
-            .map(|t| {
-                let arena = Box::new(Arena::new(arena_bytes)?);
-                Some(Tier::new(&spec(t), arena, config.cutoff_bytes as usize))
-            })
-            .collect::<Option<Vec<_>>>()?;
-        Some(Stores { config, tiers })
+    /// Builds the tiers, each over a medium of its own. `memory_bytes` is the capacity of those
+    /// that have none of their own. The error is a line for a person.
+    pub fn build(config: Configure, memory_bytes: u64) -> Result<Stores, String> {
+        let mut tiers = Vec::new();
+        let mut devices = media::Devices::default();
+        for (n, t) in config.tiers.iter().enumerate() {
+            // Tiers on one device divide it evenly.
+            let alike = |other: &&TierConfig| other.medium == t.medium && other.place == t.place;
+            let share = media::Share {
+                index: config.tiers[..n].iter().filter(alike).count() as u64,
+                of: config.tiers.iter().filter(alike).count() as u64,
+            };
+            let medium = media::open(t.medium, &t.place, memory_bytes, share, &mut devices)
+                .map_err(|why| format!("the medium of tier {} cannot be used: {why}", n + 1))?;
+            tiers.push(Tier::new(&spec(t), medium, config.cutoff_bytes as usize));
+        }
+        Ok(Stores { config, tiers })
     }
 
     /// The tier and its configuration; `None` for DRAM and for tiers that do not exist.
@@ -72,6 +78,7 @@ fn spec(t: &TierConfig) -> TierSpec {
             usd_per_gib_month: 0.0,
             latency_ns: t.latency_ns,
             bandwidth_mib_s: t.bandwidth_mib_s,
+            place: t.place.clone(),
         },
     }
 }

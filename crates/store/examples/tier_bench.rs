@@ -12,7 +12,7 @@
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
+use terrace_core::tier::{Codec, Medium, Pool, TierSpec};
 use terrace_store::codec::Encoder;
 use terrace_store::page::{checksum, same_filled};
 use terrace_store::{pool, DecoderSet, HeapMedium, Page, Tier, CUTOFF_BYTES, PAGE_SIZE};
@@ -197,13 +197,7 @@ fn whole_path(pages: &[Page]) {
     println!("tier                store p50 p99 us   load p50 p99 us   free p50 p99 us");
     for pool in Pool::ALL {
         for codec in Codec::ALL {
-            let medium = Medium {
-                name: "dram".into(),
-                kind: MediumKind::Dram,
-                usd_per_gib_month: 0.0,
-                latency_ns: 0,
-                bandwidth_mib_s: 0,
-            };
+            let medium = Medium::dram(1.0);
             let arena = Box::new(HeapMedium::new(pages.len() * PAGE_SIZE));
             let spec = TierSpec::new(pool, codec, medium);
             let tier = Tier::new(&spec, arena, CUTOFF_BYTES);

@@ -36,6 +36,7 @@ pub type Page = [u8; PAGE_SIZE];
 pub const CUTOFF_BYTES: usize = 2990;
 
 pub use codec::{CodecSet, Corrupt, DecoderSet, EncoderSet};
+pub use medium::blocks::{BlockMedium, FileMedium};
 pub use medium::{Emulated, HeapMedium, Medium, MediumError};
 pub use pool::{Extent, Handle, PoolStats};
 pub use tier::{LoadError, Refusal, Tier, TierStats};

@@ -4,13 +4,23 @@
 //! raw memory and therefore lives in the preload crate. Here are the trait, a medium on the heap
 //! for tests and benches, and the emulation of slower media.
 //!
-//! Callers keep accesses to one range apart in time: [`crate::tier::Tier`] reads and writes under
-//! its pool's lock, and releases only pages that the pool keeps out of use meanwhile.
+//! Media on a device are [`blocks`], over a file ([`device`]) or a mapping (the preload crate
+//! again).
+//!
+//! Callers keep accesses to one range apart in time: [`crate::tier::Tier`] writes under its pool's
+//! lock, and releases only pages that the pool keeps out of use meanwhile. It reads under the lock
+//! where that takes no device; else without, and looks afterwards whether the range is still what
+//! it was.
 
 use crate::PAGE_SIZE;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use terrace_core::tier::Medium as MediumSpec;
+
+pub mod blocks;
+pub mod cipher;
+pub mod device;
+mod open;
 
 /// Why a medium could not do what it was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +29,8 @@ pub enum MediumError {
     OutOfRange,
     /// The device failed.
     Io,
+    /// The device has no more room, though its capacity is not reached.
+    Full,
 }
 
 impl core::fmt::Display for MediumError {
@@ -26,6 +38,7 @@ impl core::fmt::Display for MediumError {
         f.write_str(match self {
             MediumError::OutOfRange => "range ends beyond the medium",
             MediumError::Io => "the device failed",
+            MediumError::Full => "the device is full",
         })
     }
 }
@@ -34,10 +47,10 @@ impl std::error::Error for MediumError {}
 
 /// A place for bytes.
 pub trait Medium: Send + Sync {
-    /// Copies bytes out. Called by the pager: must not allocate, log or wait for a mover.
+    /// Copies bytes out. Called on the way of a fault: must not allocate, log or wait for a mover.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
-    /// Copies bytes in.
+    /// Copies bytes in. Never waits for a device.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError>;
 
     /// Says that whole pages will not be read again before they are written, so that what they
@@ -46,6 +59,40 @@ pub trait Medium: Send + Sync {
 
     /// Bytes it can hold.
     fn capacity(&self) -> u64;
+
+    /// As `read` where that takes no device. `false` if it does, and then nothing was done.
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, MediumError> {
+        self.read(offset, buf).map(|()| true)
+    }
+
+    /// Brings a range to where `try_read` finds it, at least for a while.
+    fn fetch(&self, _offset: u64, _len: usize) -> Result<(), MediumError> {
+        Ok(())
+    }
+
+    /// Why nothing should be written now; a medium that just failed rests for a while.
+    fn accepts(&self) -> Result<(), MediumError> {
+        Ok(())
+    }
+
+    /// Does the device's part of what was written, if it is time. Called after writes, without a
+    /// lock, by threads that can wait.
+    fn work_off(&self) {}
+
+    /// Whether a read may wait for a device.
+    fn waits(&self) -> bool {
+        false
+    }
+
+    /// What a read takes beyond a copy, nanoseconds, as measured lately.
+    fn read_ns(&self) -> u64 {
+        0
+    }
+
+    /// Memory of the process that it takes for itself, bytes; not what it holds.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
 
     /// Lets the time pass that moving so many bytes takes beyond what `read` and `write` took
     /// themselves. Apart from them so that the caller can give up its locks first.
@@ -148,6 +195,34 @@ impl<M: Medium> Medium for Emulated<M> {
         self.inner.capacity()
     }
 
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, MediumError> {
+        self.inner.try_read(offset, buf)
+    }
+
+    fn fetch(&self, offset: u64, len: usize) -> Result<(), MediumError> {
+        self.inner.fetch(offset, len)
+    }
+
+    fn accepts(&self) -> Result<(), MediumError> {
+        self.inner.accepts()
+    }
+
+    fn work_off(&self) {
+        self.inner.work_off();
+    }
+
+    fn waits(&self) -> bool {
+        self.inner.waits()
+    }
+
+    fn read_ns(&self) -> u64 {
+        self.inner.read_ns() + self.latency_ns
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.inner.memory_bytes()
+    }
+
     fn wait(&self, bytes: usize) {
         let start = Instant::now();
         let time = self.access_time(bytes);
@@ -173,6 +248,34 @@ impl<M: Medium + ?Sized> Medium for Box<M> {
 
     fn capacity(&self) -> u64 {
         (**self).capacity()
+    }
+
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, MediumError> {
+        (**self).try_read(offset, buf)
+    }
+
+    fn fetch(&self, offset: u64, len: usize) -> Result<(), MediumError> {
+        (**self).fetch(offset, len)
+    }
+
+    fn accepts(&self) -> Result<(), MediumError> {
+        (**self).accepts()
+    }
+
+    fn work_off(&self) {
+        (**self).work_off();
+    }
+
+    fn waits(&self) -> bool {
+        (**self).waits()
+    }
+
+    fn read_ns(&self) -> u64 {
+        (**self).read_ns()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (**self).memory_bytes()
     }
 
     fn wait(&self, bytes: usize) {

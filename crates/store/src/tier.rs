@@ -1,9 +1,14 @@
 //! A tier: codec, pool and medium composed, shared by the pager and the movers.
 //!
 //! One mutex guards the pool and, with it, which bytes of the medium mean what. It is held for
-//! bookkeeping and one copy of at most 4 KiB, never across a codec call, an emulated delay or a
-//! release of pages. It is a leaf: nothing is called under it that takes another lock but the
-//! medium's own.
+//! bookkeeping and one copy of at most 4 KiB, never across a codec call, an emulated delay, a
+//! release of pages or the work of a device. It is a leaf: nothing is called under it that takes
+//! another lock but the medium's own.
+//!
+//! A medium on a device is read without the lock. The object may be moved by compaction meanwhile,
+//! which is noticed afterwards ([`Tier::load`]), or freed, which is the caller's to notice as with
+//! any other load: the page's word has changed. Compaction, which moves bytes under the lock,
+//! fetches what it is about to move beforehand.
 //!
 //! Two layers: [`Tier::store`] and [`Tier::load`] move encoded bytes (which is also how a page
 //! goes from tier to tier when both have the same codec), [`Tier::store_page`] and
@@ -12,7 +17,7 @@
 //! A refusal is data: each has a reason and a counter, and the page simply stays where it is.
 
 use crate::codec::{DecoderSet, Encoder};
-use crate::medium::{capacity_pages, Emulated, Medium};
+use crate::medium::{capacity_pages, Emulated, Medium, MediumError};
 use crate::page::checksum;
 use crate::pool::{self, Extent, Handle, ObjectPool, PoolStats};
 use crate::{Page, PAGE_SIZE};
@@ -27,6 +32,10 @@ const COMPACT_MOVES_PER_HOLD: usize = 4;
 /// How often compaction yields to faults before it takes the lock all the same; a system call each,
 /// so a millisecond at most, and compaction cannot starve.
 const GIVE_WAY_YIELDS_MAX: usize = 1000;
+
+/// How often an object may be moved over the reading of it before it is read under the lock. It
+/// takes a compaction that meets the same object each time.
+const MOVED_MAX: usize = 8;
 
 /// Why a page was not stored. Expected; the page stays where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,6 +140,8 @@ pub struct Tier {
     /// Threads that want the lock to serve a fault. Compaction takes the lock many times in a row
     /// and would mostly win it again before a thread that it woke has run, so it looks here first.
     urgent: AtomicU32,
+    /// Objects moved by compaction so far; changed under the lock.
+    moves: AtomicU64,
     counters: Counters,
 }
 
@@ -141,7 +152,7 @@ impl Tier {
         let pool = pool::open(spec.pool, capacity_pages(&*medium));
         let medium: Box<dyn Medium> = match spec.medium.kind {
             MediumKind::Emulated => Box::new(Emulated::from_spec(medium, &spec.medium)),
-            MediumKind::Dram => medium,
+            _ => medium,
         };
         Tier {
             codec: spec.codec,
@@ -149,6 +160,7 @@ impl Tier {
             medium,
             pool: Mutex::new(pool),
             urgent: AtomicU32::new(0),
+            moves: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -163,49 +175,44 @@ impl Tier {
         self.cutoff_bytes
     }
 
+    /// The medium below.
+    pub fn medium(&self) -> &dyn Medium {
+        &*self.medium
+    }
+
     /// Stores encoded bytes and the checksum of the page they decode to.
     pub fn store(&self, bytes: &[u8], check: u32) -> Result<Handle, Refusal> {
         if bytes.len() > self.cutoff_bytes {
             return Err(self.refuse(Refusal::TooBig));
         }
-        let stored = {
-            let mut pool = self.lock();
-            let handle = pool.alloc(bytes.len(), check);
-            handle.and_then(|h| Some((h, pool.locate(h)?.extent))).map(|(handle, extent)| {
-                // Under the lock: compaction may not move what is not there yet.
-                match self.medium.write(extent.offset, bytes) {
-                    Ok(()) => Ok(handle),
-                    Err(_) => {
-                        pool.free(handle);
-                        Err(Refusal::MediumFailed)
-                    }
-                }
-            })
-        };
+        let stored = self.store_bytes(bytes, check);
+        // Also after a failure: it may be the medium's turn to try again.
+        self.medium.work_off();
         match stored {
-            Some(Ok(handle)) => {
+            Ok(handle) => {
                 self.medium.wait(bytes.len());
                 add(&self.counters.stores, 1);
                 Ok(handle)
             }
-            Some(Err(refusal)) => Err(self.refuse(refusal)),
-            None => Err(self.refuse(Refusal::PoolFull)),
+            Err(refusal) => Err(self.refuse(refusal)),
         }
+    }
+
+    fn store_bytes(&self, bytes: &[u8], check: u32) -> Result<Handle, Refusal> {
+        self.medium.accepts().map_err(refusal_of)?;
+        let mut pool = self.lock();
+        let handle = pool.alloc(bytes.len(), check).ok_or(Refusal::PoolFull)?;
+        let extent = pool.locate(handle).ok_or(Refusal::PoolFull)?.extent;
+        // Under the lock: compaction may not move what is not there yet.
+        self.medium.write(extent.offset, bytes).map(|()| handle).map_err(|why| {
+            pool.free(handle);
+            refusal_of(why)
+        })
     }
 
     /// Copies stored bytes out; returns their length and the checksum given with them.
     pub fn load(&self, handle: Handle, buf: &mut Page) -> Result<(usize, u32), LoadError> {
-        let loaded = {
-            let pool = self.lock_urgently();
-            pool.locate(handle).ok_or(LoadError::NoSuchObject).and_then(|object| {
-                let len = object.extent.len as usize;
-                let target = buf.get_mut(..len).ok_or(LoadError::Corrupt)?;
-                self.medium
-                    .read(object.extent.offset, target)
-                    .map_err(|_| LoadError::MediumFailed)?;
-                Ok((len, object.check))
-            })
-        };
+        let loaded = self.load_bytes(handle, buf);
         match loaded {
             Ok((len, _)) => {
                 self.medium.wait(len);
@@ -214,6 +221,37 @@ impl Tier {
             Err(_) => add(&self.counters.load_errors, 1),
         }
         loaded
+    }
+
+    fn load_bytes(&self, handle: Handle, buf: &mut Page) -> Result<(usize, u32), LoadError> {
+        for tries in 0.. {
+            let (object, moves) = {
+                let pool = self.lock_urgently();
+                let object = pool.locate(handle).ok_or(LoadError::NoSuchObject)?;
+                let len = object.extent.len as usize;
+                let target = buf.get_mut(..len).ok_or(LoadError::Corrupt)?;
+                let from = object.extent.offset;
+                let failed = |_| LoadError::MediumFailed;
+                if self.medium.try_read(from, target).map_err(failed)? {
+                    return Ok((len, object.check));
+                }
+                if tries == MOVED_MAX {
+                    self.medium.read(from, target).map_err(failed)?;
+                    return Ok((len, object.check));
+                }
+                (object, self.moves.load(Ordering::Relaxed))
+            };
+            let len = object.extent.len as usize;
+            let target = buf.get_mut(..len).ok_or(LoadError::Corrupt)?;
+            let read = self.medium.read(object.extent.offset, target);
+            let pool = self.lock_urgently();
+            // It cannot have been moved away and back with less than two moves.
+            let moves_since = self.moves.load(Ordering::Relaxed) - moves;
+            if moves_since < 2 && pool.locate(handle) == Some(object) {
+                return read.map(|()| (len, object.check)).map_err(|_| LoadError::MediumFailed);
+            }
+        }
+        Err(LoadError::NoSuchObject)
     }
 
     /// Gives an object up. Constant time; its pages go back to the medium with [`Tier::trim`].
@@ -231,6 +269,10 @@ impl Tier {
         page: &Page,
         scratch: &mut Page,
     ) -> Result<Handle, Refusal> {
+        // Not worth encoding for a medium that rests. Its turn to try again comes all the same.
+        if let Err(why) = self.medium.accepts() {
+            return Err(self.refuse(refusal_of(why)));
+        }
         let out = &mut scratch[..self.cutoff_bytes];
         let Some(len) = encoder.encode(page, out) else {
             return Err(self.refuse(Refusal::Incompressible));
@@ -262,21 +304,45 @@ impl Tier {
     pub fn compact(&self, moves_max: usize) -> usize {
         let mut buf = [0; PAGE_SIZE];
         let mut moves = 0;
+        let mut fetches = 0;
+        if self.medium.accepts().is_err() {
+            return 0;
+        }
         while moves < moves_max {
             let batch = COMPACT_MOVES_PER_HOLD.min(moves_max - moves);
             let mut moved_bytes = 0;
+            let mut wanted = None;
             let mut move_bytes = |from: Extent, to: Extent| {
                 moved_bytes += 2 * from.len as usize;
                 let Some(bytes) = buf.get_mut(..from.len as usize) else { return false };
-                self.medium.read(from.offset, bytes).is_ok()
-                    && self.medium.write(to.offset, bytes).is_ok()
+                match self.medium.try_read(from.offset, bytes) {
+                    Ok(true) => self.medium.write(to.offset, bytes).is_ok(),
+                    Ok(false) => {
+                        wanted = Some(from);
+                        false
+                    }
+                    Err(_) => false,
+                }
             };
             self.give_way();
-            let made = self.lock().compact(batch, &mut move_bytes);
+            let made = {
+                let mut pool = self.lock();
+                let made = pool.compact(batch, &mut move_bytes);
+                self.moves.fetch_add(made as u64, Ordering::Relaxed);
+                made
+            };
             if made > 0 {
                 self.medium.wait(moved_bytes);
+                self.medium.work_off();
             }
             moves += made;
+            // Its bytes are on a device: fetched without the lock, they move in the next round.
+            if let Some(from) = wanted.filter(|_| fetches < moves_max) {
+                fetches += 1;
+                if self.medium.fetch(from.offset, from.len as usize).is_ok() {
+                    continue;
+                }
+            }
             if made < batch {
                 break;
             }
@@ -343,6 +409,13 @@ impl Tier {
     fn lock(&self) -> MutexGuard<'_, Box<dyn ObjectPool>> {
         // Only tests unwind; the runtime aborts on panic, so there is no poison to heed.
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refusal_of(why: MediumError) -> Refusal {
+    match why {
+        MediumError::Full => Refusal::PoolFull,
+        MediumError::Io | MediumError::OutOfRange => Refusal::MediumFailed,
     }
 }
 

@@ -1,6 +1,7 @@
 //! A tier from outside, with one thread and with several.
 
 use super::*;
+use crate::medium::blocks::FileMedium;
 use crate::medium::{HeapMedium, MediumError};
 use crate::testing::{page as any_page, Random};
 use crate::CUTOFF_BYTES;
@@ -8,13 +9,7 @@ use core::sync::atomic::AtomicBool;
 use terrace_core::tier::{Medium as MediumSpec, Pool};
 
 fn spec(pool: Pool, codec: Codec) -> TierSpec {
-    let medium = MediumSpec {
-        name: "dram".into(),
-        kind: MediumKind::Dram,
-        usd_per_gib_month: 1.0,
-        latency_ns: 0,
-        bandwidth_mib_s: 0,
-    };
+    let medium = MediumSpec::dram(1.0);
     TierSpec::new(pool, codec, medium)
 }
 
@@ -130,6 +125,54 @@ fn a_wrong_page_is_never_returned_as_right() {
     let torn = tier.store(&out[..len - 1], checksum(&[7; PAGE_SIZE])).unwrap();
     let result = tier.load_page(&mut decoders, torn, &mut scratch, &mut page);
     assert_eq!(result, Err(LoadError::Corrupt));
+}
+
+/// The work of a pager and a mover at once, on a file whose blocks do not all fit in memory.
+#[test]
+fn a_tier_in_a_file_gives_back_what_it_took() {
+    for pool in Pool::ALL {
+        let medium = FileMedium::temporary(&std::env::temp_dir(), 256 << 20).unwrap();
+        let tier = Tier::new(&spec(pool, Codec::Lz4), Box::new(medium), CUTOFF_BYTES);
+        let mut encoder = Encoder::new(Codec::Lz4, 1).unwrap();
+        let (mut scratch, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+        let mut held = Vec::new();
+        for seed in 0..6000 {
+            let page = any_page(&mut Random(seed));
+            if let Ok(handle) = tier.store_page(&mut encoder, &page, &mut scratch) {
+                held.push((handle, seed));
+            }
+        }
+        let mut random = Random(4);
+        for _ in 0..held.len() / 2 {
+            assert!(tier.free(held.swap_remove(random.below(held.len())).0));
+        }
+        let before = tier.stats().pool.pool_bytes;
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut decoders = DecoderSet::new([Codec::Lz4]).unwrap();
+                let (mut scratch, mut page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+                for (handle, seed) in held.iter().rev() {
+                    tier.load_page(&mut decoders, *handle, &mut scratch, &mut page).unwrap();
+                    assert!(page == any_page(&mut Random(*seed)));
+                }
+            });
+            // Compaction reads what it moves from the file.
+            while tier.compact(64) == 64 {}
+        });
+        if pool == Pool::Zsmalloc {
+            let after = tier.stats().pool.pool_bytes;
+            assert!(after < before * 4 / 5, "compacted from {before} to {after} bytes");
+        }
+        tier.trim(u64::MAX);
+        let mut decoders = DecoderSet::new([Codec::Lz4]).unwrap();
+        for (handle, seed) in held {
+            tier.load_page(&mut decoders, handle, &mut scratch, &mut back).unwrap();
+            assert!(back == any_page(&mut Random(seed)));
+            assert!(tier.free(handle));
+        }
+        assert_eq!(tier.stats().load_errors, 0);
+        assert!(tier.medium().waits() && tier.medium().memory_bytes() < 4 << 20);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
+use terrace_core::tier::{Codec, Medium, Pool, TierSpec};
 use terrace_store::{CodecSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_SIZE};
 
 struct Counting;
@@ -42,13 +42,7 @@ fn encode_decode_load_and_free_allocate_nothing() {
     let (mut scratch, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
     for pool in Pool::ALL {
         for (n, (codec, _)) in list.iter().enumerate() {
-            let medium = Medium {
-                name: "dram".into(),
-                kind: MediumKind::Dram,
-                usd_per_gib_month: 0.0,
-                latency_ns: 0,
-                bandwidth_mib_s: 0,
-            };
+            let medium = Medium::dram(1.0);
             let arena = Box::new(HeapMedium::new(1 << 22));
             let tier = Tier::new(&TierSpec::new(pool, *codec, medium), arena, CUTOFF_BYTES);
             let encoder = codecs.encoders.get(n).unwrap();

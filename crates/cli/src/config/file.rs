@@ -6,13 +6,14 @@
 use std::fmt;
 use std::ops::Range;
 
-use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
+use terrace_core::tier::{Codec, Medium, MediumKind, Place, Pool, TierSpec};
 use toml_edit::{Document, Item, TableLike, Value};
 
 use super::{
     check_alpha, check_core_price, check_number, check_threads, check_window_s, with_dram, Config,
     PolicyConfig, PolicyKind, RunConfig, Threshold, COMPRESSED_TIERS_MAX, MOVE_THREADS_MAX,
 };
+use crate::media;
 use crate::preset::Preset;
 
 /// What is wrong with a configuration, where, and how to mend it.
@@ -48,8 +49,18 @@ impl std::error::Error for ConfigError {}
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
-const MEDIUM_KEYS: &[&str] =
-    &["name", "kind", "usd_per_gib_month", "latency_ns", "bandwidth_mib_s"];
+const MEDIUM_KEYS: &[&str] = &[
+    "name",
+    "kind",
+    "usd_per_gib_month",
+    "latency_ns",
+    "bandwidth_mib_s",
+    "node",
+    "directory",
+    "path",
+    "capacity_mib",
+    "encrypt",
+];
 const TIER_KEYS: &[&str] = &["name", "codec", "level", "pool", "medium"];
 const POLICY_KEYS: &[&str] = &["kind", "alpha", "threshold", "usd_per_core_month"];
 const RUN_KEYS: &[&str] = &[
@@ -69,6 +80,8 @@ pub const KEYS: &[(&str, &[&str])] =
 const USD_PER_GIB_MONTH_MAX: f64 = 1_000.0;
 /// Longest latency that an emulated medium can ask for: a page fault of a second helps nobody.
 const LATENCY_NS_MAX: i64 = 1_000_000_000;
+/// A tebibyte for one process: beyond this somebody took MiB for KiB.
+const CAPACITY_MIB_MAX: i64 = 1 << 20;
 /// A tebibyte per second: beyond this a limit is none.
 const MIB_S_MAX: i64 = 1 << 20;
 
@@ -132,10 +145,12 @@ fn medium(section: &Section, before: &[Medium]) -> Result<Medium> {
             section.error("name", format!("{name:?} is defined twice; give one another name"))
         );
     }
-    let kind_name = section.required("kind", "add kind = \"dram\" or \"emulated\"")?.text()?;
+    let known = MediumKind::ALL.map(MediumKind::name).join(", ");
+    let kind_name = section.required("kind", &format!("add one of {known}"))?.text()?;
     let kind = MediumKind::from_name(kind_name).ok_or_else(|| {
-        section.error("kind", format!("{kind_name:?} is not a kind; one of dram, emulated"))
+        section.error("kind", format!("{kind_name:?} is not a kind; one of {known}"))
     })?;
+    own_keys_only(section, kind)?;
     if kind == MediumKind::Dram && before.iter().any(|m| m.kind == MediumKind::Dram) {
         return Err(section.error(
             "kind",
@@ -145,24 +160,12 @@ fn medium(section: &Section, before: &[Medium]) -> Result<Medium> {
     let usd_per_gib_month = section
         .required("usd_per_gib_month", "add the price, such as usd_per_gib_month = 0.30")?
         .number(0.0, USD_PER_GIB_MONTH_MAX, "US dollars per GiB and month")?;
-    let latency_ns = section.get("latency_ns");
-    let bandwidth_mib_s = section.get("bandwidth_mib_s");
     let (latency_ns, bandwidth_mib_s) = match kind {
-        MediumKind::Dram => {
-            for key in ["latency_ns", "bandwidth_mib_s"] {
-                if section.get(key).is_some() {
-                    return Err(section.error(
-                        key,
-                        "only an emulated medium is slowed down; remove the key or use \
-                         kind = \"emulated\"",
-                    ));
-                }
-            }
-            (0, 0)
-        }
         // Both must be stated: a report that says "emulated" has to say as what.
         MediumKind::Emulated => {
-            let (Some(latency_ns), Some(bandwidth_mib_s)) = (latency_ns, bandwidth_mib_s) else {
+            let (Some(latency_ns), Some(bandwidth_mib_s)) =
+                (section.get("latency_ns"), section.get("bandwidth_mib_s"))
+            else {
                 return Err(section.error_here(
                     "an emulated medium must state latency_ns and bandwidth_mib_s (0 for \
                      unlimited); add them",
@@ -173,8 +176,67 @@ fn medium(section: &Section, before: &[Medium]) -> Result<Medium> {
                 bandwidth_mib_s.integer(0, MIB_S_MAX, "MiB per second, 0 for unlimited")?,
             )
         }
+        _ => (0, 0),
     };
-    Ok(Medium { name: name.into(), kind, usd_per_gib_month, latency_ns, bandwidth_mib_s })
+    Ok(Medium {
+        name: name.into(),
+        kind,
+        usd_per_gib_month,
+        latency_ns,
+        bandwidth_mib_s,
+        place: place(section, kind)?,
+    })
+}
+
+/// Refuses keys that only make sense for another kind of medium.
+fn own_keys_only(section: &Section, kind: MediumKind) -> Result<()> {
+    use MediumKind::{Dax, Emulated, File, Numa};
+    let owners: [(&'static str, &[MediumKind], &str); 7] = [
+        ("latency_ns", &[Emulated], "only an emulated medium is slowed down"),
+        ("bandwidth_mib_s", &[Emulated], "only an emulated medium is slowed down"),
+        ("node", &[Numa], "only memory of kind numa has a node"),
+        ("directory", &[File], "only a file lies in a directory"),
+        ("path", &[Dax], "only a dax medium has a path; a file has a directory"),
+        ("capacity_mib", &[Numa, File, Dax], "memory is as large as it is"),
+        ("encrypt", &[Dax], "only for dax is that a choice; a file is always encrypted"),
+    ];
+    for (key, kinds, why) in owners {
+        if section.get(key).is_some() && !kinds.contains(&kind) {
+            let kinds = kinds.iter().map(|k| format!("kind = {:?}", k.name()));
+            let kinds = kinds.collect::<Vec<_>>().join(" or ");
+            return Err(section.error(key, format!("{why}; remove the key or use {kinds}")));
+        }
+    }
+    Ok(())
+}
+
+/// Where a medium is. What this machine does not have is refused here, where the line is known.
+fn place(section: &Section, kind: MediumKind) -> Result<Place> {
+    let mut place = Place::default();
+    if let Some(field) = section.get("capacity_mib") {
+        place.capacity_bytes = field.integer(1, CAPACITY_MIB_MAX, "MiB")? << 20;
+    }
+    let (key, found) = match kind {
+        MediumKind::Dram | MediumKind::Emulated => return Ok(place),
+        MediumKind::Numa => {
+            let field = section.required("node", "add the number of the node, such as node = 1")?;
+            place.node = field.small(0, 1023, "nodes of a machine")?;
+            ("node", media::check_node(place.node))
+        }
+        MediumKind::File => {
+            let mend = "add a directory for the file, such as directory = \"/var/tmp\"";
+            place.path = media::absolute(section.required("directory", mend)?.text()?);
+            section.required("capacity_mib", "say how much may go there at most, in MiB")?;
+            ("directory", media::check_directory(&place.path))
+        }
+        MediumKind::Dax => {
+            let mend = "add the device or file, such as path = \"/dev/dax0.0\"";
+            place.path = media::absolute(section.required("path", mend)?.text()?);
+            place.is_enciphered = section.get("encrypt").map_or(Ok(true), |f| f.truth())?;
+            ("path", media::check_dax(&place.path, place.capacity_bytes))
+        }
+    };
+    found.map(|()| place).map_err(|message| section.error(key, message))
 }
 
 fn tier(section: &Section, media: &[Medium], before: &[TierSpec]) -> Result<TierSpec> {
@@ -413,6 +475,10 @@ impl<'a> Field<'a> {
 
     fn text(&self) -> Result<&'a str> {
         self.item.as_str().ok_or_else(|| self.wrong_type("a string in quotes"))
+    }
+
+    fn truth(&self) -> Result<bool> {
+        self.item.as_bool().ok_or_else(|| self.wrong_type("true or false"))
     }
 
     fn float(&self) -> Result<f64> {

@@ -153,6 +153,7 @@ impl Application {
                     medium: t.medium.kind,
                     latency_ns: t.medium.latency_ns,
                     bandwidth_mib_s: t.medium.bandwidth_mib_s,
+                    place: t.medium.place.clone(),
                 })
                 .collect(),
         }
@@ -267,10 +268,10 @@ impl Application {
         let resident: u64 = report.regions.iter().map(|r| u64::from(r.resident)).sum();
         let mut tiers = vec![json!({
             "name": config.dram().name, "codec": null, "pool": null,
-            "medium": config.dram().name, "emulated": false,
+            "medium": config.dram().name, "medium_kind": "dram", "emulated": false,
             "usd_per_gib_month": config.dram().usd_per_gib_month,
             "recommended_pages": recommended(0), "pages": resident,
-            "stored_bytes": 0, "pool_bytes": 0, "faults": 0, "faults_total": 0,
+            "stored_bytes": 0, "pool_bytes": 0, "dram_bytes": 0, "faults": 0, "faults_total": 0,
             "fault_ns_p50": 0, "fault_ns_p99": 0, "refused": {},
         })];
         for (n, (spec, t)) in config.tiers.iter().zip(&report.tiers).enumerate() {
@@ -279,11 +280,12 @@ impl Application {
                 REFUSALS.iter().zip(t.refused).map(|(why, n)| ((*why).into(), n.into())).collect();
             tiers.push(json!({
                 "name": spec.name, "codec": spec.codec.name(), "pool": spec.pool.name(),
-                "medium": spec.medium.name,
+                "medium": spec.medium.name, "medium_kind": spec.medium.kind.name(),
                 "emulated": spec.medium.kind == MediumKind::Emulated,
                 "usd_per_gib_month": spec.medium.usd_per_gib_month,
                 "recommended_pages": recommended(n + 1), "pages": t.pages,
                 "stored_bytes": t.stored_bytes, "pool_bytes": t.pool_bytes,
+                "dram_bytes": t.dram_bytes,
                 "faults": t.faults - faults_before.min(t.faults), "faults_total": t.faults,
                 "fault_ns_p50": t.fault_ns_p50, "fault_ns_p99": t.fault_ns_p99,
                 "refused": refused,
@@ -319,16 +321,21 @@ impl Application {
         })
     }
 
-    /// Equation 12 over measured bytes. The pools and the runtime are part of the resident set;
-    /// what the application would take without Terrace is the rest of it plus what is stored.
+    /// Equation 12 over measured bytes. Pools in memory, what other tiers keep there and the
+    /// runtime are part of the resident set; what the application would take without Terrace is the
+    /// rest of it plus what is stored.
     fn money(&self, report: &Report) -> Money {
         let config = &self.shared.config;
         let dram = config.dram().usd_per_gib_month;
-        let pools: u64 = report.tiers.iter().map(|t| t.pool_bytes).sum();
+        let resident = config.tiers.iter().zip(&report.tiers).map(|(spec, t)| {
+            t.dram_bytes + if spec.medium.kind.is_resident() { t.pool_bytes } else { 0 }
+        });
+        let pools: u64 = resident.sum();
         let application = report.rss_bytes.saturating_sub(pools + report.runtime_bytes);
+        let beside: u64 = report.tiers.iter().map(|t| t.dram_bytes).sum();
         let runtime = MeasuredTier {
             original_bytes: 0,
-            pool_bytes: report.runtime_bytes,
+            pool_bytes: report.runtime_bytes + beside,
             usd_per_gib_month: dram,
         };
         let tier = |spec: &terrace_core::tier::TierSpec, t: &terrace_core::wire::TierReport| {

@@ -157,13 +157,15 @@ impl Pager {
         let mut ready = 1;
         for k in i + 1..end {
             let w = region.word(k);
+            // What has to be waited for would keep back those that wait here.
             let held = matches!(w.state(), PageState::Stored | PageState::Same);
+            let held = held && !self.rt.waits(w);
             // A word that somebody else changes meanwhile, or bytes that cannot be decoded, end
             // the batch; whoever touches that page will find out by a fault of its own.
             if !held || !region.is_registered(k) || !region.replace(k, w, claimed(w)) {
                 break;
             }
-            if !self.try_decode(w) {
+            if self.try_decode(w).is_err() {
                 region.replace(k, claimed(w), w);
                 break;
             }

@@ -280,20 +280,21 @@ impl Pager {
     fn fetch(&mut self, region: &Region, i: usize) -> bool {
         loop {
             let w = region.word(i);
-            let read = match w.state() {
+            let source = self.source(region, i, w);
+            let read = match source.state() {
                 PageState::Home => return false,
-                PageState::Stored | PageState::Same => self.try_decode(w),
+                PageState::Stored | PageState::Same => self.try_decode(source),
                 _ => {
                     memory::read_page(self.rt.slot_address(region, i, w), &mut self.page);
-                    true
+                    Ok(())
                 }
             };
             // Unchanged word, unchanged place: what was read is the page.
             if region.word(i) == w {
-                if read {
-                    return true;
+                match read {
+                    Ok(()) => return true,
+                    Err(why) => super::unreadable(region.address(i), why),
                 }
-                super::corrupt(region.address(i));
             }
         }
     }

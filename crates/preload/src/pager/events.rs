@@ -48,6 +48,7 @@ impl Pager {
         // A mover may turn Staged into Encoding or Encoding into Stored meanwhile; what it
         // finished is in the word that was replaced.
         let held = region.update(i, |_| next);
+        let held = self.let_load_go(region, i, held);
         self.rt.forget(held);
         if held.state() == PageState::Sampled {
             self.rt.samples.give_back(held.payload(), false);
@@ -66,6 +67,7 @@ impl Pager {
             let j = page_index(to + offset);
             let held = self.let_go(old, i, to + offset);
             let before = new.update(j, |_| held);
+            let before = self.let_load_go(new, j, before);
             self.rt.forget(before);
             old.set_registered(i..i + 1, false);
             new.set_registered(j..j + 1, true);
@@ -81,7 +83,7 @@ impl Pager {
             let in_slot = matches!(w.state(), PageState::Staged | PageState::Encoding);
             if !in_slot {
                 if region.replace(i, w, PageWord::default()) {
-                    return w;
+                    return self.let_load_go(region, i, w);
                 }
                 continue;
             }

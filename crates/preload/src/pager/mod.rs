@@ -22,12 +22,14 @@
 //! `fault` -> `restore` fits on a screen, allocates nothing, logs nothing, and takes one lock: that
 //! of the tier's pool, which movers hold for the length of a memcpy (a sampled page takes that of
 //! the slot lists instead). Forked children and changes of the address space may allocate, from
-//! the runtime's own heap.
+//! the runtime's own heap. A page on a medium that takes its time is not waited for: [`loads`] has
+//! it fetched by another thread and goes on.
 
 mod ahead;
 pub mod child;
 pub mod doorbell;
 mod events;
+mod loads;
 mod moves;
 
 use crate::forks;
@@ -40,7 +42,7 @@ use child::Children;
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
 use terrace_core::tier::TierId;
-use terrace_store::DecoderSet;
+use terrace_store::{DecoderSet, LoadError};
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
@@ -57,6 +59,8 @@ pub struct Pager {
     queue: EventBuffer,
     /// Forked children that still miss pages.
     children: Children,
+    /// Pages that loaders fetch.
+    pending: loads::PendingLoads,
     decoders: DecoderSet,
     encoded: Box<[u8; PAGE_BYTES]>,
     page: Box<[u8; PAGE_BYTES]>,
@@ -74,6 +78,8 @@ enum Served {
     Done,
     /// Look again: the page's word or the address space changed meanwhile.
     Again,
+    /// The thread waits for a loader; it is counted when that is done.
+    Later,
 }
 
 impl Pager {
@@ -84,6 +90,7 @@ impl Pager {
             uffd,
             queue: EventBuffer::new(),
             children: Children::default(),
+            pending: loads::PendingLoads::default(),
             decoders,
             encoded: Box::new([0; PAGE_BYTES]),
             page: Box::new([0; PAGE_BYTES]),
@@ -119,7 +126,9 @@ impl Pager {
                 let start_ns = thread::now_ns();
                 let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
                 let end_ns = thread::now_ns();
-                self.count_fault(tier, end_ns - start_ns);
+                if let Some(tier) = tier {
+                    self.count_fault(tier, end_ns - start_ns);
+                }
                 if end_ns - self.followed_at_ns > FOLLOW_EVERY_NS {
                     self.followed_at_ns = end_ns;
                     self.follow(tid);
@@ -130,8 +139,8 @@ impl Pager {
     }
 
     /// Serves one missing page. Returns the tier whose pool it came from, DRAM for all that needed
-    /// no decoding.
-    fn fault(&mut self, page: u64, write: bool) -> TierId {
+    /// no decoding; `None` if it will come later.
+    fn fault(&mut self, page: u64, write: bool) -> Option<TierId> {
         let i = page_index(page);
         loop {
             // Looked up anew each time: a change handled meanwhile may have brought the region.
@@ -139,22 +148,27 @@ impl Pager {
             let served = match found {
                 None => self.fill_zero(page, write, None),
                 Some((region, w)) => match w.state() {
+                    PageState::Stored if self.rt.waits(w) => self.ask(region, i, w),
                     PageState::Stored | PageState::Same | PageState::Encoding => {
                         self.restore(region, i, w)
                     }
                     PageState::Staged | PageState::Sampled => self.unstage(region, i, w),
                     PageState::Home => self.fill_zero(page, write, Some((region, i, w))),
-                    // Only this thread writes Restoring, and never leaves it behind.
+                    // Somebody waits for it already. Filling the page wakes all.
+                    PageState::Restoring if self.is_pending(region, i) => Served::Later,
+                    // Only this thread writes Restoring, and never leaves it behind else.
                     PageState::Restoring => proc::die("terrace: page left half restored"),
                 },
             };
-            if served == Served::Done {
-                return match found {
-                    Some((_, w)) if matches!(w.state(), PageState::Stored | PageState::Same) => {
-                        w.tier()
-                    }
-                    _ => TierId::DRAM,
-                };
+            match served {
+                Served::Again => {}
+                Served::Later => return None,
+                Served::Done => {
+                    let from_tier = |w: PageWord| {
+                        matches!(w.state(), PageState::Stored | PageState::Same).then(|| w.tier())
+                    };
+                    return Some(found.and_then(|(_, w)| from_tier(w)).unwrap_or(TierId::DRAM));
+                }
             }
         }
     }
@@ -168,8 +182,8 @@ impl Pager {
         }
         let dst = region.address(i);
         if w.state() != PageState::Encoding {
-            if !self.try_decode(w) {
-                corrupt(dst);
+            if let Err(why) = self.try_decode(w) {
+                unreadable(dst, why);
             }
             return self.fill(region, i, w, restoring);
         }
@@ -188,14 +202,14 @@ impl Pager {
         Served::Done
     }
 
-    /// Puts the bytes a `Stored` or `Same` word names into `self.page`. `false` if what is stored
-    /// there is not a page of that word: the word is stale, or memory is corrupt.
-    fn try_decode(&mut self, w: PageWord) -> bool {
+    /// Puts the bytes a `Stored` or `Same` word names into `self.page`. An error if what is stored
+    /// there is not a page of that word: the word is stale, or a medium failed or is corrupt.
+    fn try_decode(&mut self, w: PageWord) -> Result<(), LoadError> {
         if w.state() == PageState::Same {
             for word in self.page.as_chunks_mut::<4>().0 {
                 *word = w.payload().to_le_bytes();
             }
-            return true;
+            return Ok(());
         }
         self.rt.load_page(w, &mut self.decoders, &mut self.encoded, &mut self.page)
     }
@@ -368,16 +382,21 @@ impl Pager {
 }
 
 /// The one case in which going on would mean wrong bytes.
-pub(crate) fn corrupt(address: u64) -> ! {
-    let mut line = [0u8; 160];
+pub(crate) fn unreadable(address: u64, why: LoadError) -> ! {
+    let why = match why {
+        LoadError::MediumFailed => "could not be read from its medium, tried again and again",
+        LoadError::NoSuchObject => "is not where it was put",
+        LoadError::Corrupt | LoadError::WrongChecksum => "does not match its checksum",
+    };
+    let mut line = [0u8; 192];
     let mut out = std::io::Cursor::new(&mut line[..]);
     let _ = std::io::Write::write_fmt(
         &mut out,
         format_args!(
-            "terrace: the stored copy of page {address:#x} does not match its checksum; \
+            "terrace: the stored copy of page {address:#x} {why}; \
              ending the program rather than handing it wrong bytes"
         ),
     );
     let len = out.position() as usize;
-    proc::die(std::str::from_utf8(&line[..len]).unwrap_or("terrace: corrupt page"))
+    proc::die(std::str::from_utf8(&line[..len]).unwrap_or("terrace: unreadable page"))
 }

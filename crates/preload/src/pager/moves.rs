@@ -130,11 +130,15 @@ impl Pager {
         refused[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Moves what is left in the region's staging slot back to the application.
-    pub fn return_staged(&mut self, region: &Region) {
+    /// Moves what is left in the region's staging slot back to the application. Whether there was
+    /// anything.
+    pub fn return_staged(&mut self, region: &Region) -> bool {
+        let mut any = false;
         for i in 0..REGION_PAGES {
+            any |= region.word(i).state() == PageState::Staged;
             self.send_home(region, i, PageState::Staged);
         }
+        any
     }
 
     /// Takes up to `want` pages of a region into sample slots, spread by `seed`. Returns how many.

@@ -38,7 +38,6 @@ enum InChild {
 }
 
 fn map(len: u64, in_child: InChild) -> Option<u64> {
-    let place = RANGES.get(RANGES_USED.fetch_add(1, Ordering::Relaxed))?;
     // SAFETY: a fresh private anonymous mapping; nothing else is affected.
     let p = unsafe {
         libc::mmap(
@@ -59,9 +58,15 @@ fn map(len: u64, in_child: InChild) -> Option<u64> {
         // is only an economy, because a child never follows pointers into this range.
         unsafe { libc::madvise(p, len as usize, advice) };
     }
-    place.1.store(p as u64 + len, Ordering::Relaxed);
-    place.0.store(p as u64, Ordering::Release);
-    Some(p as u64)
+    own(p as u64, len).then_some(p as u64)
+}
+
+/// Notes a mapping of ours; `false` if there are too many.
+pub(super) fn own(start: u64, len: u64) -> bool {
+    let Some(place) = RANGES.get(RANGES_USED.fetch_add(1, Ordering::Relaxed)) else { return false };
+    place.1.store(start + len, Ordering::Relaxed);
+    place.0.store(start, Ordering::Release);
+    true
 }
 
 /// Maps the range that [`carve`] takes from. Called once, before anything else of the runtime;
@@ -155,6 +160,30 @@ impl Arena {
     /// An arena of at most `len` bytes of address space.
     pub fn new(len: u64) -> Option<Arena> {
         map(len, InChild::Absent).map(|base| Arena { base, len })
+    }
+
+    /// An arena over a shared mapping of a device, made by [`super::media`] for good.
+    pub(super) fn over(base: u64, len: u64) -> Arena {
+        Arena { base, len }
+    }
+
+    /// Has the arena's pages come from one NUMA node and no other. None is touched yet.
+    pub fn bind(&self, node: u32) -> std::io::Result<()> {
+        let mut mask = [0u64; 16];
+        let word = mask.get_mut(node as usize / 64);
+        *word.ok_or(std::io::ErrorKind::InvalidInput)? = 1 << (node % 64);
+        // The kernel takes the bits below `maxnode - 1`.
+        let maxnode = mask.len() as u64 * 64 + 1;
+        // SAFETY: a policy for our own mapping; the kernel reads the mask, which is long enough.
+        let r = unsafe {
+            let policy = libc::MPOL_BIND;
+            libc::syscall(libc::SYS_mbind, self.base, self.len, policy, mask.as_ptr(), maxnode, 0)
+        };
+        if r == 0 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error())
+        }
     }
 
     fn check(&self, offset: u64, len: usize) -> Result<*mut u8, MediumError> {

@@ -137,13 +137,14 @@ pub fn read_application_page(address: u64, out: &mut [u8; 4096]) -> bool {
     n == out.len() as isize
 }
 
-/// Resident set of the process, bytes.
-pub fn rss_bytes() -> u64 {
+/// Resident set of the process and the part of it that is of files and shared memory, bytes.
+pub fn rss_bytes() -> (u64, u64) {
     let mut text = String::new();
     if let Ok(mut f) = File::open("/proc/self/statm") {
         let _ = f.read_to_string(&mut text);
     }
-    text.split_ascii_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 4096
+    let field = |n: usize| text.split_ascii_whitespace().nth(n).and_then(|n| n.parse::<u64>().ok());
+    (field(1).unwrap_or(0) * 4096, field(2).unwrap_or(0) * 4096)
 }
 
 /// Memory of the machine, bytes.
@@ -190,6 +191,12 @@ pub fn raise_fd(fd: RawFd) -> Option<RawFd> {
         }
     }
     None
+}
+
+/// Owns a descriptor made by [`raise_fd`] as a file.
+pub fn file_from(fd: RawFd) -> File {
+    // SAFETY: `raise_fd` made the descriptor for us, and nobody else owns it.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
 }
 
 /// Owns a descriptor made by [`raise_fd`] as a socket.

@@ -21,6 +21,7 @@ use super::child::OUT_SHARE;
 use super::PATIENCE;
 use crate::bench::kernel_swap::{interrupted, ProbeFigures};
 use crate::demo::sys::signal_process;
+use crate::media;
 use crate::preset;
 
 /// Short windows: pages leave soon, and counters are written soon.
@@ -105,20 +106,9 @@ impl Subject {
     fn toml(&self, tier: &TierSpec) -> String {
         let mut text = String::new();
         let dram = preset::dram(preset::DRAM_USD_PER_GIB_MONTH);
-        let emulated = (tier.medium.kind == MediumKind::Emulated).then_some(&tier.medium);
-        for m in [Some(&dram), emulated].into_iter().flatten() {
-            text += &format!(
-                "[[medium]]\nname = {:?}\nkind = {:?}\nusd_per_gib_month = {:?}\n",
-                m.name,
-                m.kind.name(),
-                m.usd_per_gib_month
-            );
-            if m.kind == MediumKind::Emulated {
-                text += &format!(
-                    "latency_ns = {}\nbandwidth_mib_s = {}\n",
-                    m.latency_ns, m.bandwidth_mib_s
-                );
-            }
+        let other = (tier.medium.kind != MediumKind::Dram).then_some(&tier.medium);
+        for m in [Some(&dram), other].into_iter().flatten() {
+            text += &media::toml(m);
         }
         text += &format!(
             "[[tier]]\nname = {:?}\ncodec = {:?}\nlevel = {}\npool = {:?}\nmedium = {:?}\n",

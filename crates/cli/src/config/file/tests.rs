@@ -94,6 +94,9 @@ fn tiers_may_be_an_inline_list() {
 #[test]
 fn each_mistake_names_line_key_and_remedy() {
     let tier = |line: &str| format!("{DRAM}[[tier]]\n{line}\n");
+    let medium = |kind: &str, line: &str| {
+        format!("[[medium]]\nname = \"m\"\nkind = {kind:?}\nusd_per_gib_month = 1\n{line}\n")
+    };
     let cases: Vec<(String, &str)> = vec![
         ("\n[polcy]\n".into(), "2: polcy: unknown key; one of medium, tier, policy, run"),
         ("a = = 1".into(), "1: not valid TOML: "),
@@ -121,7 +124,7 @@ fn each_mistake_names_line_key_and_remedy() {
         ("[run]\ncooling_windows = 99".into(), "2: run.cooling_windows: 99 is out of range"),
         (
             "[[medium]]\nname = \"a\"\nkind = \"tape\"".into(),
-            "3: medium.kind: \"tape\" is not a kind; one of dram, emulated",
+            "3: medium.kind: \"tape\" is not a kind; one of dram, emulated, numa, file, dax",
         ),
         (
             "[[medium]]\nname = \"a\"\nkind = \"dram\"".into(),
@@ -144,6 +147,31 @@ fn each_mistake_names_line_key_and_remedy() {
             "[[medium]]\nname = \"s\"\nkind = \"emulated\"\nusd_per_gib_month = 1".into(),
             "1: medium: an emulated medium must state latency_ns and bandwidth_mib_s",
         ),
+        (medium("numa", ""), "1: medium.node: missing; add the number"),
+        (medium("numa", "node = 1000"), "5: medium.node: this machine has no node 1000"),
+        (medium("numa", "node = 5000"), "5: medium.node: 5000 is out of range; use 0 to 1023"),
+        (medium("numa", "directory = \"/tmp\""), "5: medium.directory: only a file lies in a"),
+        (medium("file", "directory = \"/tmp\""), "1: medium.capacity_mib: missing; say how much"),
+        (medium("file", "capacity_mib = 5"), "1: medium.directory: missing; add a directory"),
+        (
+            medium("file", "capacity_mib = 5\ndirectory = \"/nowhere/x\""),
+            "6: medium.directory: \"/nowhere/x\" cannot hold a file: No such file or directory",
+        ),
+        (
+            medium("file", "capacity_mib = 5\ndirectory = \"/proc\""),
+            "6: medium.directory: \"/proc\" cannot hold a file: ",
+        ),
+        (medium("file", "capacity_mib = 0"), "5: medium.capacity_mib: 0 is out of range; use 1"),
+        (medium("file", "encrypt = true"), "5: medium.encrypt: only for dax is that a choice"),
+        (medium("file", "node = 0"), "5: medium.node: only memory of kind numa has a node; remo"),
+        (medium("dax", ""), "1: medium.path: missing; add the device or file"),
+        (medium("dax", "path = \"/dev/null\""), "5: medium.path: \"/dev/null\" is no DAX device"),
+        (
+            medium("dax", "path = \"/dev/null\"\nencrypt = 1"),
+            "6: medium.encrypt: integer found; write true or false",
+        ),
+        (medium("dax", "latency_ns = 3"), "5: medium.latency_ns: only an emulated medium"),
+        (format!("{DRAM}capacity_mib = 3"), "5: medium.capacity_mib: memory is as large as it is"),
         (tier(""), "5: tier.codec: missing; add codec ="),
         (
             tier("pool = \"zbud\"\ncodec = \"lz5\""),
@@ -180,4 +208,21 @@ fn tiers_are_bounded_and_have_distinct_names() {
         text += &format!("{tier}name=\"t{n}\"\n");
     }
     assert!(complaint(&text).starts_with("terrace.toml:76: tier: more than 15 tiers; remove"));
+}
+
+#[test]
+fn media_that_are_there_are_read_and_written_back_the_same() {
+    let folder = std::env::temp_dir();
+    let text = format!(
+        "{DRAM}[[medium]]\nname = \"disk\"\nkind = \"file\"\nusd_per_gib_month = 0.01\n\
+         directory = {folder:?}\ncapacity_mib = 64\n\
+         [[tier]]\ncodec = \"lz4\"\npool = \"zbud\"\nmedium = \"disk\"\n"
+    );
+    let config = read(&text).unwrap();
+    let disk = &config.tiers[0].medium;
+    assert_eq!(disk.kind, MediumKind::File);
+    assert_eq!(disk.place.path, folder.to_string_lossy().trim_end_matches('/'));
+    assert_eq!((disk.place.capacity_bytes, disk.place.node), (64 << 20, 0));
+    assert_eq!(read(&crate::media::toml(disk)).unwrap().media[1], *disk);
+    assert!(crate::media::describe(disk).contains(", 64 MiB, encrypted, "));
 }

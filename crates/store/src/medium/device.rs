@@ -1,0 +1,199 @@
+//! Block devices: what a medium on a device needs of it, and a file as one.
+//!
+//! The file is unlinked from the start (`O_TMPFILE`, or made and unlinked at once where the
+//! filesystem has none): it has no name, nobody opens it by accident, and its space is free when
+//! the process ends, however it ends. It is opened with `O_DIRECT` where the filesystem allows, so
+//! that cold pages do not come back into memory as page cache; where it does not, reads and writes
+//! go through the page cache and [`FileDevice::is_direct`] says so.
+//!
+//! All buffers are the runtime's own, never the application's: a read or write here never touches
+//! memory that is in a tier.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Bytes of a block: what every device reads and writes whole.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// A buffer on the heap at an address that direct I/O accepts.
+///
+/// Not an array of a type with such an alignment: on the stack, as a local or on the way into its
+/// box, it has rustc 1.95 lose a function's prologue (shrink-wrapping, stack probes and realignment
+/// together), and the caller's registers with it.
+pub struct Buffer {
+    bytes: Box<[u8]>,
+    start: usize,
+}
+
+impl Buffer {
+    /// A buffer of zeros, `len` bytes long.
+    pub fn new(len: usize) -> Buffer {
+        let bytes = vec![0; len + BLOCK_BYTES].into_boxed_slice();
+        // The box never moves its content, so the start stays aligned.
+        let start =
+            (bytes.as_ptr() as usize).next_multiple_of(BLOCK_BYTES) - bytes.as_ptr() as usize;
+        Buffer { bytes, start }
+    }
+
+    /// The bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let end = self.bytes.len() - BLOCK_BYTES + self.start;
+        &mut self.bytes[self.start..end]
+    }
+}
+
+/// Something that reads and writes whole blocks. Offsets and lengths are multiples of
+/// [`BLOCK_BYTES`], buffers are of a [`Buffer`].
+pub trait BlockDevice: Send + Sync {
+    /// Fills `buf`, all of which was written before, from `offset` on.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes`. When it fails, what the blocks hold has no meaning.
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Says that blocks will not be read before they are written again. A hint.
+    fn punch(&self, offset: u64, len: u64);
+
+    /// Whether it can be written to now, as far as that is known without trying.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Whether a read takes so long that others should be served meanwhile.
+    fn waits(&self) -> bool {
+        true
+    }
+}
+
+/// A file without a name.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    /// Device and inode, to know the file again.
+    identity: (u64, u64),
+    is_direct: bool,
+}
+
+impl FileDevice {
+    /// Makes one on the filesystem of `directory` and tries it with one block.
+    pub fn unlinked_in(directory: &Path) -> io::Result<FileDevice> {
+        let file = open_unlinked(directory)?;
+        let metadata = file.metadata()?;
+        let mut device =
+            FileDevice { file, identity: (metadata.dev(), metadata.ino()), is_direct: false };
+        // Set after the opening, because some filesystems refuse the two flags together.
+        device.is_direct = device.set_direct(true);
+        if device.is_direct {
+            let mut buffer = Buffer::new(BLOCK_BYTES);
+            let block = buffer.bytes();
+            let tried = device.write(0, block).and_then(|()| device.read(0, block));
+            // EINVAL: its blocks are larger than ours, or it only claimed to be able.
+            if tried.is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)) {
+                device.set_direct(false);
+                device.is_direct = false;
+            }
+        }
+        Ok(device)
+    }
+
+    /// The same file by another descriptor of it.
+    pub fn with_file(self, file: File) -> FileDevice {
+        FileDevice { file, ..self }
+    }
+
+    /// Whether reads and writes go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    fn set_direct(&self, on: bool) -> bool {
+        let flags = libc::O_RDWR | if on { libc::O_DIRECT } else { 0 };
+        // SAFETY: F_SETFL on our own descriptor.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETFL, flags) == 0 }
+    }
+}
+
+impl AsRawFd for FileDevice {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        // A program may close descriptors that it does not know and get the number again for a file
+        // of its own, which must not be written to.
+        let now = self.file.metadata()?;
+        if (now.dev(), now.ino()) != self.identity {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        self.file.write_all_at(bytes, offset)?;
+        if !self.is_direct {
+            // What just went out is cold by definition.
+            // SAFETY: advice on our own descriptor; no memory is named.
+            unsafe {
+                libc::posix_fadvise(
+                    self.file.as_raw_fd(),
+                    offset as libc::off_t,
+                    bytes.len() as libc::off_t,
+                    libc::POSIX_FADV_DONTNEED,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (offset, len) = (offset as libc::off_t, len as libc::off_t);
+        // SAFETY: a system call on our own descriptor; no memory is named. A filesystem that cannot
+        // keeps the space, which the next writes there use again.
+        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };
+    }
+}
+
+fn open_unlinked(directory: &Path) -> io::Result<File> {
+    let nameless = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC)
+        .open(directory);
+    match nameless {
+        // What filesystems without nameless files answer.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {}
+        done => return done,
+    }
+    let mut word = [0; 8];
+    random(&mut word)?;
+    let path = directory.join(format!(".terrace-{:016x}", u64::from_le_bytes(word)));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+        .open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Fills `bytes` (at most 256) from the kernel's generator.
+pub fn random(bytes: &mut [u8]) -> io::Result<()> {
+    // SAFETY: the kernel writes at most `len` bytes to the buffer; up to 256 are not cut short.
+    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if n == bytes.len() as isize {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

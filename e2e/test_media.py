@@ -1,0 +1,213 @@
+"""Tiers in files, on devices and on NUMA nodes: the same hazards, and what only devices do.
+
+A device is slow, so faults on it are served by other threads than the pager; it fills up; it fails.
+The hazard programs check every byte.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import HARD, Sandbox, faults_from_tiers
+from test_hazards import UNPRIVILEGED, Compiler, face
+
+pytestmark = pytest.mark.usefixtures("can_tier")
+
+TIERS = """
+[[tier]]
+codec = "lz4"
+pool = "zsmalloc"
+medium = "far"
+[[tier]]
+codec = "zstd"
+pool = "zbud"
+medium = "far"
+"""
+
+
+def options_for(sandbox: Sandbox, medium: str, tiers: str = TIERS) -> tuple[str, ...]:
+    """Options of a run whose tiers are on one medium, called `far`."""
+    config = sandbox.folder / "media.toml"
+    price = "usd_per_gib_month = 0.01"
+    config.write_text(f'[[medium]]\nname = "far"\n{price}\n{medium}\n{tiers}')
+    return (*HARD, "--config", str(config))
+
+
+def file_options(sandbox: Sandbox, capacity_mib: int = 256) -> tuple[str, ...]:
+    """A file in the sandbox's own folder."""
+    medium = f'kind = "file"\ndirectory = "{sandbox.folder}"\ncapacity_mib = {capacity_mib}'
+    return options_for(sandbox, medium)
+
+
+# ---- a file --------------------------------------------------------------------------------------
+
+# The fault path, forks and changes of the address space: whatever may happen to a page while it is
+# being read for somebody.
+IN_A_FILE = [
+    "touch", "content", "threads", "same_word", "fork_reads", "fork_unmaps", "fork_fork",
+    "daemonise", "spawn", "exec", "thread_churn", "unmap", "remap", "remap_race", "dontneed",
+    "dontneed_race", "free_lazily", "protect", "lock", "lock_all", "map_churn", "heap",
+    "brk_shrinks", "syscalls", "peer_reads", "futex", "altstack", "stop",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_A_FILE)
+def test_in_a_file(sandbox: Sandbox, program: Compiler, name: str) -> None:
+    """Every hazard of the fault path, with pages that take a while to come."""
+    face(sandbox, program(name), options=file_options(sandbox))
+    left = [p.name for p in sandbox.folder.iterdir() if p.name.startswith(".terrace")]
+    assert left == [], "the file had a name"
+
+
+@pytest.mark.parametrize("how", ["close", "close_range", "closefrom", "dup2", "reuse", "fork"])
+def test_descriptors_of_the_file(sandbox: Sandbox, program: Compiler, how: str) -> None:
+    """A program that closes what it does not know must not lose its own pages."""
+    face(sandbox, program("close_all"), how, options=file_options(sandbox))
+
+
+@pytest.mark.usefixtures("userfaultfd_for_all")
+@pytest.mark.parametrize("name", UNPRIVILEGED)
+def test_in_a_file_unprivileged(nobody: Sandbox, program: Compiler, name: str) -> None:
+    """Before a fork that is not announced, every page comes home from the file."""
+    face(nobody, program(name), options=file_options(nobody))
+
+
+def test_a_file_too_small(sandbox: Sandbox, program: Compiler) -> None:
+    """What does not fit stays in memory, and is counted; nothing is lost."""
+    options = file_options(sandbox, 1)
+    with sandbox.start(program("overflow"), "1000", options=options) as run:
+        assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
+        last = run.windows()[-1]
+        tiers = last["tiers"][1:]
+        assert sum(t["refused"]["pool_full"] for t in tiers) > 1000, tiers
+        assert all(t["pool_bytes"] <= 1 << 20 for t in tiers), tiers
+        assert faults_from_tiers(last) > 0
+
+
+def test_money_of_a_file(sandbox: Sandbox, program: Compiler) -> None:
+    """What lies in a file is not memory: resident set, price and saving say so."""
+    with sandbox.start(program("linger"), options=file_options(sandbox)) as run:
+        run.until("PID")
+        last = run.windows()[-1]
+    tier = max(last["tiers"][1:], key=lambda t: t["pages"])
+    assert (tier["medium_kind"], tier["emulated"]) == ("file", False)
+    assert tier["dram_bytes"] < 8 << 20
+    held = sum(t["pages"] for t in last["tiers"][1:]) * 4096
+    assert last["managed_bytes"] >= held
+
+
+# ---- a filesystem that is full -------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_filesystem(sandbox: Sandbox) -> Iterator[Callable[[str, int], Path]]:
+    """Mounts a filesystem of a few MiB; unmounted after the test."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount")
+    mounted: list[Path] = []
+
+    def mount(kind: str, mib: int) -> Path:
+        folder = sandbox.folder / kind
+        folder.mkdir()
+        if kind == "tmpfs":
+            line = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", folder]
+        else:
+            image = sandbox.folder / "image"
+            with image.open("wb") as file:
+                file.truncate(mib << 20)
+            made = subprocess.run(["mkfs.ext4", "-q", "-F", image], check=False, timeout=30)
+            if made.returncode != 0:
+                pytest.skip("no mkfs.ext4")
+            line = ["mount", "-o", "loop", image, folder]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30)
+        if done.returncode != 0:
+            pytest.skip(f"{kind} cannot be mounted here: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        # The last process of the program may still be ending.
+        for _ in range(50):
+            if subprocess.run(["umount", folder], check=False, timeout=30).returncode == 0:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(f"{folder} could not be unmounted")
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_a_full_filesystem(
+    sandbox: Sandbox, program: Compiler, small_filesystem: Callable[[str, int], Path], kind: str
+) -> None:
+    """The filesystem is smaller than the capacity says: refused and counted, nothing lost."""
+    folder = small_filesystem(kind, 4)
+    medium = f'kind = "file"\ndirectory = "{folder}"\ncapacity_mib = 256'
+    options = options_for(sandbox, medium)
+    with sandbox.start(program("overflow"), "1500", options=options) as run:
+        assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
+        tiers = run.windows()[-1]["tiers"][1:]
+        assert sum(t["refused"]["pool_full"] for t in tiers) > 1000, tiers
+        assert faults_from_tiers(run.windows()[-1]) > 1000, tiers
+
+
+# ---- memory of a node, devices -------------------------------------------------------------------
+
+
+def test_a_mapped_device(sandbox: Sandbox, program: Compiler) -> None:
+    """A file in shared memory stands in for the device; after the run no plain text is on it."""
+    device = Path("/dev/shm") / f"{sandbox.folder.name}.dax"
+    with device.open("wb") as file:
+        file.truncate(64 << 20)
+    try:
+        options = options_for(sandbox, f'kind = "dax"\npath = "{device}"')
+        face(sandbox, program("touch"), options=options)
+        content = device.read_bytes()
+        assert any(content), "nothing was ever written to it"
+        assert b"request" not in content, "plain text is left on the device"
+    finally:
+        device.unlink()
+
+
+NODES = sorted(int(p.name[4:]) for p in Path("/sys/devices/system/node").glob("node[0-9]*"))
+
+
+@pytest.mark.skipif(len(NODES) < 2, reason="this machine has one NUMA node")
+@pytest.mark.parametrize("name", ["touch", "fork_reads", "threads"])
+def test_on_another_node(sandbox: Sandbox, program: Compiler, name: str) -> None:
+    """Pages go to the node that was named, and come back whole."""
+    options = options_for(sandbox, f'kind = "numa"\nnode = {NODES[-1]}')
+    face(sandbox, program(name), options=options)
+
+
+# ---- what the machine does not have --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("medium", "complaint"),
+    [
+        ('kind = "numa"\nnode = 1000', "media.toml:5: medium.node: this machine has no node 1000"),
+        (
+            'kind = "file"\ncapacity_mib = 1\ndirectory = "/nowhere"',
+            'media.toml:6: medium.directory: "/nowhere" cannot hold a file: No such file',
+        ),
+        (
+            'kind = "file"\ncapacity_mib = 1\ndirectory = "/proc"',
+            'media.toml:6: medium.directory: "/proc" cannot hold a file: ',
+        ),
+        ('kind = "dax"\npath = "/dev/null"', 'media.toml:5: medium.path: "/dev/null" is no DAX'),
+    ],
+)
+def test_a_medium_that_is_not_there(sandbox: Sandbox, medium: str, complaint: str) -> None:
+    """Refused before the program starts, with the line to mend."""
+    with sandbox.start("sh", "-c", "echo STARTED", options=options_for(sandbox, medium)) as run:
+        status = run.process.wait(20)
+        assert run.process.stdout is not None
+        assert (status != 0, run.process.stdout.read()) == (True, b"")
+        assert complaint in run.stderr(), run.stderr()
