@@ -1,6 +1,6 @@
 //! All pools against a plain map, by programs from a seed.
 //!
-//! `TERRACE_FUZZ_RUNS=5000000 cargo test --release -p terrace-store agrees_with_a_map -- --nocapture`
+//! `TERRACE_FUZZ_RUNS=5000000 cargo test --release -p terrace-store with_a_map -- --nocapture`
 //! executes so many instructions for each pool. A failing run prints the line that replays it, and
 //! its program, shortened, as Rust: paste it into a named test below.
 
