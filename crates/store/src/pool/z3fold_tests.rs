@@ -72,6 +72,9 @@ fn a_middle_object_too_long_to_step_aside_changes_its_page() {
     pool.free(first).unwrap();
     pool.free(last).unwrap();
     assert_eq!(page_of(&pool, middle), 0);
+    assert_eq!(pool.compact(5, &mut |_, _| false), 0, "the medium refuses");
+    pool.validate();
+    assert_eq!(pool.stats().pool_bytes, 4096, "the new page is not kept");
     assert_eq!(compact_fully(&mut pool), 1);
     pool.validate();
     let object = pool.locate(middle).unwrap();

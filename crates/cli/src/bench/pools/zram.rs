@@ -236,6 +236,12 @@ mod tests {
         assert_eq!(read("sys/block/zram7/disksize"), "65536");
         assert_eq!(read("sys/block/zram7/reset"), "1");
         assert_eq!(read("sys/class/zram-control/hot_remove"), "7");
+        // In a build that aborts on panics nothing is dropped; the hook does it.
+        *lock() = Some(Added { root: root.clone(), number: 8, device: None });
+        fs::create_dir_all(root.join("sys/block/zram8")).unwrap();
+        assert!(std::panic::catch_unwind(|| panic!("while a device is there")).is_err());
+        assert_eq!(read("sys/class/zram-control/hot_remove"), "8");
+        assert!(lock().is_none());
         fs::remove_dir_all(root).unwrap();
     }
 }
