@@ -10,6 +10,7 @@ pub mod bench {
     pub mod fault;
     pub mod kernel_swap;
     pub mod plan;
+    pub mod pools;
     pub mod rest;
 }
 pub mod config;

@@ -65,6 +65,8 @@ enum BenchVerb {
     Fault(bench::fault::FaultArgs),
     /// The planner: time and distance to the optimum
     Plan(bench::plan::PlanArgs),
+    /// Memory that the pools take, beside the kernel's zsmalloc
+    Pools(bench::pools::PoolsArgs),
     /// Cost at rest: throughput with the runtime loaded and nothing demoted
     Rest(bench::rest::RestArgs),
 }
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Fault(args) } => bench::fault::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Plan(args) } => bench::plan::run(args).map(|()| 0),
+        Verb::Bench { verb: BenchVerb::Pools(args) } => bench::pools::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Rest(args) } => bench::rest::run(args).map(|()| 0),
     };
     match outcome {

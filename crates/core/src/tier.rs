@@ -96,17 +96,20 @@ pub enum Pool {
     Zbud = 0,
     /// Size classes over runs of pages: dense.
     Zsmalloc = 1,
+    /// At most three objects a page: between the two in density, and compacted.
+    Z3fold = 2,
 }
 
 impl Pool {
     /// All pool managers, in wire order.
-    pub const ALL: [Pool; 2] = [Pool::Zbud, Pool::Zsmalloc];
+    pub const ALL: [Pool; 3] = [Pool::Zbud, Pool::Zsmalloc, Pool::Z3fold];
 
     /// Name in configuration files and reports.
     pub fn name(self) -> &'static str {
         match self {
             Pool::Zbud => "zbud",
             Pool::Zsmalloc => "zsmalloc",
+            Pool::Z3fold => "z3fold",
         }
     }
 

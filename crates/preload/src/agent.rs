@@ -308,7 +308,7 @@ impl Agent {
                 stored += 1;
             }
             // A small sample leaves most of zsmalloc's size classes with a run to fill, which a
-            // full pool does not have; zbud's loss is the same at any size.
+            // full pool does not have; that of the others is the same at any size.
             let held = match t.pool {
                 terrace_core::tier::Pool::Zsmalloc => bytes + bytes / 16,
                 _ => trial.stats().pool_bytes,

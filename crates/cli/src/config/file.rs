@@ -246,7 +246,7 @@ fn tier(section: &Section, media: &[Medium], before: &[TierSpec]) -> Result<Tier
         let known = Codec::ALL.map(Codec::name).join(", ");
         section.error("codec", format!("{codec_name:?} is not a codec; one of {known}"))
     })?;
-    let pool_name = section.required("pool", "add pool = \"zbud\" or \"zsmalloc\"")?.text()?;
+    let pool_name = section.required("pool", "add pool = \"zbud\", \"zsmalloc\", ...")?.text()?;
     let pool = Pool::from_name(pool_name).ok_or_else(|| {
         let known = Pool::ALL.map(Pool::name).join(", ");
         section.error("pool", format!("{pool_name:?} is not a pool; one of {known}"))

@@ -99,6 +99,12 @@ impl Arena {
         Some((span * SPAN_PAGES + word * WORD_PAGES + bit) as u32)
     }
 
+    /// Whether [`Arena::take`] would find a single page.
+    pub fn has_page(&self) -> bool {
+        let reserved = (self.spans.len() * SPAN_PAGES) as u64;
+        reserved < self.pages_max || self.room.iter().any(|room| room & 1 != 0)
+    }
+
     /// Puts a run back whose pages the medium still holds.
     pub fn put_dirty(&mut self, first: u32, pages: usize) {
         self.used_pages -= pages as u64;
@@ -239,12 +245,14 @@ mod tests {
             taken.push(first);
         }
         assert_eq!(taken.len(), 4196);
+        assert!(!arena.has_page());
         assert_eq!(taken.last(), Some(&4195));
         arena.validate();
         for first in taken {
             arena.put_dirty(first, 1);
         }
         arena.validate();
+        assert!(arena.has_page());
         let mut dropped = 0;
         while let Some(extent) = arena.take_dirty() {
             dropped += extent.len as usize / PAGE_SIZE;

@@ -1,16 +1,17 @@
-//! Both pools against a plain map, by programs from a seed.
+//! All pools against a plain map, by programs from a seed.
 //!
-//! A failing run prints its program, shortened, as Rust: paste it into a named test below.
+//! `TERRACE_FUZZ_RUNS=5000000 cargo test --release -p terrace-store with_a_map -- --nocapture`
+//! executes so many instructions for each pool. A failing run prints the line that replays it, and
+//! its program, shortened, as Rust: paste it into a named test below.
 
 use super::*;
 use crate::testing::Random;
 use crate::PAGE_SIZE;
 use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::time::{Duration, Instant};
 
-/// Time for each pool.
-const TIME: Duration = Duration::from_millis(2500);
+/// Instructions for each pool unless `TERRACE_FUZZ_RUNS` says otherwise: about a second.
+const INSTRUCTIONS: u64 = 400_000;
 
 #[derive(Clone, Copy, Debug)]
 enum Instruction {
@@ -81,6 +82,10 @@ fn run(kind: Pool, program: &[Instruction]) {
                 });
                 assert_eq!(made, moves);
                 assert!(made <= moves_max);
+                if made < moves_max && made < moves_taken {
+                    let more = pool.compact(1, &mut |_, _| panic!("there was more to gain"));
+                    assert_eq!(more, 0);
+                }
             }
             Trim => {
                 if let Some(extent) = pool.take_idle() {
@@ -138,35 +143,54 @@ fn program(random: &mut Random) -> Vec<Instruction> {
     program
 }
 
-fn fuzz(kind: Pool, seed: u64) {
-    let (start, mut programs) = (Instant::now(), 0);
-    while start.elapsed() < TIME {
-        let program = program(&mut Random(seed + programs));
-        programs += 1;
-        if catch_unwind(AssertUnwindSafe(|| run(kind, &program))).is_ok() {
-            continue;
-        }
-        // Leave out pieces while it still fails.
-        let mut short = program;
-        let mut piece = short.len() / 2;
-        while piece > 0 {
-            let mut at = 0;
-            while at < short.len() {
-                let mut shorter = short.clone();
-                shorter.drain(at..(at + piece).min(shorter.len()));
-                shorter.push(Check);
-                if catch_unwind(AssertUnwindSafe(|| run(kind, &shorter))).is_err() {
-                    shorter.pop();
-                    short = shorter;
-                } else {
-                    at += piece;
-                }
+fn from_environment(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value}: not a number")))
+}
+
+/// Leaves out pieces of a failing program while it still fails.
+fn shortened(kind: Pool, program: Vec<Instruction>) -> Vec<Instruction> {
+    let mut short = program;
+    let mut piece = short.len() / 2;
+    while piece > 0 {
+        let mut at = 0;
+        while at < short.len() {
+            let mut shorter = short.clone();
+            shorter.drain(at..(at + piece).min(shorter.len()));
+            shorter.push(Check);
+            if catch_unwind(AssertUnwindSafe(|| run(kind, &shorter))).is_err() {
+                shorter.pop();
+                short = shorter;
+            } else {
+                at += piece;
             }
-            piece /= 2;
         }
-        panic!("seed {}: run(Pool::{kind:?}, &{short:?})", seed + programs - 1);
+        piece /= 2;
     }
-    println!("{}: {programs} programs", kind.name());
+    short
+}
+
+fn fuzz(kind: Pool, first_seed: u64) {
+    let replay = from_environment("TERRACE_FUZZ_SEED");
+    let wanted = from_environment("TERRACE_FUZZ_RUNS").unwrap_or(INSTRUCTIONS);
+    let (mut seed, mut programs, mut instructions) = (replay.unwrap_or(first_seed), 0, 0);
+    while instructions < wanted {
+        let program = program(&mut Random(seed));
+        programs += 1;
+        instructions += program.len() as u64;
+        if catch_unwind(AssertUnwindSafe(|| run(kind, &program))).is_err() {
+            let (name, short) = (kind.name(), shortened(kind, program));
+            panic!(
+                "replay: TERRACE_FUZZ_SEED={seed} cargo test --release -p terrace-store \
+                 {name}_agrees_with_a_map\nrun(Pool::{kind:?}, &{short:?})"
+            );
+        }
+        if replay.is_some() {
+            break;
+        }
+        seed += 1;
+    }
+    println!("{}: {programs} programs, {instructions} instructions executed", kind.name());
 }
 
 #[test]
@@ -175,8 +199,13 @@ fn zbud_agrees_with_a_map() {
 }
 
 #[test]
+fn z3fold_agrees_with_a_map() {
+    fuzz(Pool::Z3fold, 2_000_000_000);
+}
+
+#[test]
 fn zsmalloc_agrees_with_a_map() {
-    fuzz(Pool::Zsmalloc, 1_000_000);
+    fuzz(Pool::Zsmalloc, 1_000_000_000);
 }
 
 #[test]
@@ -185,4 +214,5 @@ fn a_medium_that_refuses_a_move_leaves_the_object_where_it_was() {
     program.extend((0..150).map(Free));
     program.extend([Compact(50, 3), Check, Compact(50, 0), Check, Compact(1000, 1000), Check]);
     run(Pool::Zsmalloc, &program);
+    run(Pool::Z3fold, &program);
 }

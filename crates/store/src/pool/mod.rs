@@ -3,7 +3,7 @@
 //!
 //! A pool hands out a [`Handle`] for each object. The handle stays the same while compaction moves
 //! the object, because it names a slot in a table ([`slots`]) and the slot names the place. Pages
-//! come from an arena allocator ([`arena`]) that both pools share.
+//! come from an arena allocator ([`arena`]) that all pools share.
 //!
 //! Locking: none here; [`crate::tier::Tier`] holds one mutex around a pool. `locate` and `free`
 //! run in the pager, so they take constant time and never allocate. `free` gives nothing back to
@@ -13,6 +13,8 @@
 pub mod arena;
 mod class;
 pub mod slots;
+mod triple;
+pub mod z3fold;
 pub mod zbud;
 pub mod zsmalloc;
 
@@ -100,5 +102,6 @@ pub fn open(kind: Pool, arena_pages: u64) -> Box<dyn ObjectPool> {
     match kind {
         Pool::Zbud => Box::new(zbud::Zbud::new(arena_pages)),
         Pool::Zsmalloc => Box::new(zsmalloc::Zsmalloc::new(arena_pages)),
+        Pool::Z3fold => Box::new(z3fold::Z3fold::new(arena_pages)),
     }
 }

@@ -179,7 +179,7 @@ fn each_mistake_names_line_key_and_remedy() {
         ),
         (
             tier("codec = \"lz4\"\npool = \"slab\""),
-            "7: tier.pool: \"slab\" is not a pool; one of zbud, zsmalloc",
+            "7: tier.pool: \"slab\" is not a pool; one of zbud, zsmalloc, z3fold",
         ),
         (
             tier("codec = \"lz4\"\npool = \"zbud\"\nmedium = \"cxl\""),
