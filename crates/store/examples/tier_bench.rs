@@ -121,7 +121,13 @@ fn codecs(pages: &[Page]) -> Vec<usize> {
     let rows = [
         (Codec::Lz4, 1),
         (Codec::Lz4, 8),
+        (Codec::Lz4hc, 2),
+        (Codec::Lz4hc, 4),
+        (Codec::Lz4hc, 6),
+        (Codec::Lz4hc, 9),
         (Codec::Lzo, 1),
+        (Codec::LzoRle, 1),
+        (Codec::C842, 1),
         (Codec::Zstd, -5),
         (Codec::Zstd, -1),
         (Codec::Zstd, 1),

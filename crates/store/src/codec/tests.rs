@@ -207,7 +207,9 @@ fn lzo_short_matches_by_hand() {
 #[test]
 fn contexts_are_small() {
     let bound = |codec: Codec, level: i32| match codec {
-        Codec::Lz4 | Codec::Lzo => 17 << 10,
+        Codec::Lz4 | Codec::Lzo | Codec::LzoRle => 17 << 10,
+        Codec::C842 => 17 << 10,
+        Codec::Lz4hc => 257 << 10,
         Codec::Deflate if level < 10 => 660 << 10,
         Codec::Deflate => 10 << 20,
         // Level 0 is another name of level 3.
