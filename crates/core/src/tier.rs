@@ -85,8 +85,8 @@ impl Codec {
         }
     }
 
-    /// Levels the codec accepts, inclusive. LZ4HC's own scale goes to 12; its levels from 10 on call
-    /// `malloc` for each page, which the runtime must not, and save no more than level 9 does.
+    /// Levels the codec accepts, inclusive. LZ4HC's own scale goes to 12; from level 10 on it calls
+    /// `malloc` for each page, which the runtime must not, and saves hardly more than at 9.
     pub fn levels(self) -> (i32, i32) {
         match self {
             Codec::Lz4 => (1, 65),

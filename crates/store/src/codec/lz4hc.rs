@@ -5,7 +5,7 @@
 //! argument, in memory that we own, and both calls stay within the buffers whose sizes they are
 //! given. At levels up to 9 the encoder does not call `malloc` (`tests/no_allocation.rs` counts).
 //! From level 10 on it would, for the table of its optimal parser, so those levels are not offered;
-//! on whole pages they save nothing that level 9 does not.
+//! on single pages they save hardly more than level 9 does.
 //!
 //! The state is 256 KiB, of which a page fills little, so it is initialised once:
 //! `LZ4_compress_HC_extStateHC_fastReset` is documented to take a state that was initialised or
