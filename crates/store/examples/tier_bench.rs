@@ -8,9 +8,14 @@
 //! passes; then the checksum, whole tiers (one pass), and what a pool's operations cost and how
 //! much of its pages is objects after churn. Percentiles are over pages and include the cost of
 //! reading the clock.
+//!
+//! With `TERRACE_KERNEL_CODECS` naming the program that `tools/kernel-codecs/build` makes, it also
+//! prints what the kernel's own lzo, lzo-rle and 842 take for the same pages.
 
 use std::hint::black_box;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
 use terrace_store::codec::Encoder;
@@ -42,6 +47,9 @@ fn main() {
     }
     println!("\nall: {} pages", all.len());
     let lens = codecs(&all);
+    if let Some(program) = std::env::var_os("TERRACE_KERNEL_CODECS") {
+        kernel_codecs(Path::new(&program), &all).expect("tools/kernel-codecs/build made it");
+    }
     println!();
     page_functions(&all);
     println!();
@@ -179,6 +187,32 @@ fn codecs(pages: &[Page]) -> Vec<usize> {
         );
     }
     lens
+}
+
+/// Rows for the kernel's codecs, in a program that times them itself (each page's least of five).
+fn kernel_codecs(program: &Path, pages: &[Page]) -> std::io::Result<()> {
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let (mut to, mut from) = (child.stdin.take().expect("piped"), child.stdout.take());
+    let from = from.as_mut().expect("piped");
+    let mut columns: [Vec<u64>; 6] = Default::default();
+    for page in pages {
+        to.write_all(&[&b"T"[..], &(PAGE_SIZE as u32).to_le_bytes(), page].concat())?;
+        let mut head = [0; 5];
+        from.read_exact(&mut head)?;
+        let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
+        let mut answer = String::new();
+        from.take(len.into()).read_to_string(&mut answer)?;
+        for (column, ns) in columns.iter_mut().zip(answer.split_whitespace()) {
+            column.extend(ns.parse::<u64>().ok());
+        }
+    }
+    drop(to);
+    child.wait()?;
+    let [a, b, c, d, e, f] = columns.map(percentiles);
+    println!("kernel lzo                        {a}     {b}");
+    println!("kernel lzo-rle                    {c}     {d}");
+    println!("kernel 842                        {e}     {f}");
+    Ok(())
 }
 
 /// Average time of a function over all pages, best of some passes, without the clock.
