@@ -189,12 +189,12 @@ fn codecs(pages: &[Page]) -> Vec<usize> {
     lens
 }
 
-/// Rows for the kernel's codecs, in a program that times them itself (each page's least of five).
+/// Rows for the kernel's codecs, in a program that times them itself, in as many passes.
 fn kernel_codecs(program: &Path, pages: &[Page]) -> std::io::Result<()> {
     let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let (mut to, mut from) = (child.stdin.take().expect("piped"), child.stdout.take());
     let from = from.as_mut().expect("piped");
-    let mut columns: [Vec<u64>; 6] = Default::default();
+    let mut codecs = ["lzo", "lzo-rle", "842"].map(|name| (name, 0, Vec::new(), Vec::new()));
     for page in pages {
         to.write_all(&[&b"T"[..], &(PAGE_SIZE as u32).to_le_bytes(), page].concat())?;
         let mut head = [0; 5];
@@ -202,16 +202,29 @@ fn kernel_codecs(program: &Path, pages: &[Page]) -> std::io::Result<()> {
         let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
         let mut answer = String::new();
         from.take(len.into()).read_to_string(&mut answer)?;
-        for (column, ns) in columns.iter_mut().zip(answer.split_whitespace()) {
-            column.extend(ns.parse::<u64>().ok());
+        let numbers: Vec<u64> = answer.split_whitespace().flat_map(str::parse).collect();
+        for ((_, stored_bytes, encode_ns, decode_ns), n) in codecs.iter_mut().zip(numbers.chunks(3))
+        {
+            encode_ns.push(n[1]);
+            if n[0] <= CUTOFF_BYTES as u64 {
+                *stored_bytes += n[0];
+                decode_ns.push(n[2]);
+            } else {
+                *stored_bytes += PAGE_SIZE as u64;
+            }
         }
     }
     drop(to);
     child.wait()?;
-    let [a, b, c, d, e, f] = columns.map(percentiles);
-    println!("kernel lzo                        {a}     {b}");
-    println!("kernel lzo-rle                    {c}     {d}");
-    println!("kernel 842                        {e}     {f}");
+    for (name, stored_bytes, encode_ns, decode_ns) in codecs {
+        println!(
+            "kernel's {name:8} {:.2}  {:8.1}  {}     {}",
+            (pages.len() * PAGE_SIZE) as f64 / stored_bytes as f64,
+            (pages.len() - decode_ns.len()) as f64 * 100.0 / pages.len() as f64,
+            percentiles(encode_ns),
+            percentiles(decode_ns),
+        );
+    }
     Ok(())
 }
 

@@ -98,13 +98,12 @@ pub fn c842(stored: &[u8]) -> Option<Vec<u8>> {
     (bits(stored, crc_at, 32)? == crc32::of(whole) as usize).then_some(page)
 }
 
-/// Number `n` of `count` bits that begin at bit `at`, most significant first.
+/// The number in up to 32 bits that begin at bit `at`, most significant first.
 fn bits(stored: &[u8], at: usize, count: usize) -> Option<usize> {
-    let mut value = 0;
-    for n in at..at + count {
-        value = value * 2 + usize::from(stored.get(n / 8)? >> (7 - n % 8) & 1);
-    }
-    Some(value)
+    let bytes = stored.get(at / 8..(at + count).div_ceil(8))?;
+    let whole = bytes.iter().fold(0u64, |sum, byte| sum * 256 + u64::from(*byte));
+    let behind = 8 * bytes.len() - at % 8 - count;
+    Some((whole >> behind) as usize & ((1 << count) - 1))
 }
 
 /// The page, and the bit of the stream at which its checksum begins, right or wrong. Templates are
