@@ -43,11 +43,25 @@ pub enum Codec {
     Deflate = 2,
     /// Zstandard, magicless frames without content size.
     Zstd = 3,
+    /// LZ4's block format from a searching encoder: denser, slower to encode, decoded as `Lz4`.
+    Lz4hc = 4,
+    /// LZO1X with runs of zeros (version 1 of the bitstream), the kernel's zram default.
+    LzoRle = 5,
+    /// IBM's 842, in the format of the kernel's software implementation.
+    C842 = 6,
 }
 
 impl Codec {
     /// All codecs, in wire order.
-    pub const ALL: [Codec; 4] = [Codec::Lz4, Codec::Lzo, Codec::Deflate, Codec::Zstd];
+    pub const ALL: [Codec; 7] = [
+        Codec::Lz4,
+        Codec::Lzo,
+        Codec::Deflate,
+        Codec::Zstd,
+        Codec::Lz4hc,
+        Codec::LzoRle,
+        Codec::C842,
+    ];
 
     /// Name in configuration files and reports.
     pub fn name(self) -> &'static str {
@@ -56,24 +70,30 @@ impl Codec {
             Codec::Lzo => "lzo",
             Codec::Deflate => "deflate",
             Codec::Zstd => "zstd",
+            Codec::Lz4hc => "lz4hc",
+            Codec::LzoRle => "lzo-rle",
+            Codec::C842 => "842",
         }
     }
 
     /// The level used when the configuration names none.
     pub fn default_level(self) -> i32 {
         match self {
-            Codec::Lz4 | Codec::Lzo | Codec::Zstd => 1,
+            Codec::Lz4 | Codec::Lzo | Codec::LzoRle | Codec::C842 | Codec::Zstd => 1,
             Codec::Deflate => 6,
+            Codec::Lz4hc => 9,
         }
     }
 
-    /// Levels the codec accepts, inclusive.
+    /// Levels the codec accepts, inclusive. LZ4HC's own scale goes to 12; from level 10 on it calls
+    /// `malloc` for each page, which the runtime must not, and saves hardly more than at 9.
     pub fn levels(self) -> (i32, i32) {
         match self {
             Codec::Lz4 => (1, 65),
-            Codec::Lzo => (1, 1),
+            Codec::Lzo | Codec::LzoRle | Codec::C842 => (1, 1),
             Codec::Deflate => (1, 12),
             Codec::Zstd => (-7, 19),
+            Codec::Lz4hc => (2, 9),
         }
     }
 

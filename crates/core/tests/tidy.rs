@@ -21,6 +21,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/preload/src/interpose.rs", "C symbols that the application's calls land on"),
     ("crates/preload/src/region.rs", "regions in the runtime's own memory, shared and never freed"),
     ("crates/store/src/codec/lz4.rs", "calls the C codec"),
+    ("crates/store/src/codec/lz4hc.rs", "calls the C codec"),
     ("crates/store/src/codec/deflate.rs", "calls the C codec"),
     ("crates/store/src/codec/zstd.rs", "calls the C codec"),
     ("crates/store/src/medium/device.rs", "file flags, holes in files, random bytes"),

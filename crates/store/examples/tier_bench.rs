@@ -8,9 +8,14 @@
 //! passes; then the checksum, whole tiers (one pass), and what a pool's operations cost and how
 //! much of its pages is objects after churn. Percentiles are over pages and include the cost of
 //! reading the clock.
+//!
+//! With `TERRACE_KERNEL_CODECS` naming the program that `tools/kernel-codecs/build` makes, it also
+//! prints what the kernel's own lzo, lzo-rle and 842 take for the same pages.
 
 use std::hint::black_box;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 use terrace_core::tier::{Codec, Medium, Pool, TierSpec};
 use terrace_store::codec::Encoder;
@@ -42,6 +47,9 @@ fn main() {
     }
     println!("\nall: {} pages", all.len());
     let lens = codecs(&all);
+    if let Some(program) = std::env::var_os("TERRACE_KERNEL_CODECS") {
+        kernel_codecs(Path::new(&program), &all).expect("tools/kernel-codecs/build made it");
+    }
     println!();
     page_functions(&all);
     println!();
@@ -121,7 +129,13 @@ fn codecs(pages: &[Page]) -> Vec<usize> {
     let rows = [
         (Codec::Lz4, 1),
         (Codec::Lz4, 8),
+        (Codec::Lz4hc, 2),
+        (Codec::Lz4hc, 4),
+        (Codec::Lz4hc, 6),
+        (Codec::Lz4hc, 9),
         (Codec::Lzo, 1),
+        (Codec::LzoRle, 1),
+        (Codec::C842, 1),
         (Codec::Zstd, -5),
         (Codec::Zstd, -1),
         (Codec::Zstd, 1),
@@ -173,6 +187,45 @@ fn codecs(pages: &[Page]) -> Vec<usize> {
         );
     }
     lens
+}
+
+/// Rows for the kernel's codecs, in a program that times them itself, in as many passes.
+fn kernel_codecs(program: &Path, pages: &[Page]) -> std::io::Result<()> {
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let (mut to, mut from) = (child.stdin.take().expect("piped"), child.stdout.take());
+    let from = from.as_mut().expect("piped");
+    let mut codecs = ["lzo", "lzo-rle", "842"].map(|name| (name, 0, Vec::new(), Vec::new()));
+    for page in pages {
+        to.write_all(&[&b"T"[..], &(PAGE_SIZE as u32).to_le_bytes(), page].concat())?;
+        let mut head = [0; 5];
+        from.read_exact(&mut head)?;
+        let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
+        let mut answer = String::new();
+        from.take(len.into()).read_to_string(&mut answer)?;
+        let numbers: Vec<u64> = answer.split_whitespace().flat_map(str::parse).collect();
+        for ((_, stored_bytes, encode_ns, decode_ns), n) in codecs.iter_mut().zip(numbers.chunks(3))
+        {
+            encode_ns.push(n[1]);
+            if n[0] <= CUTOFF_BYTES as u64 {
+                *stored_bytes += n[0];
+                decode_ns.push(n[2]);
+            } else {
+                *stored_bytes += PAGE_SIZE as u64;
+            }
+        }
+    }
+    drop(to);
+    child.wait()?;
+    for (name, stored_bytes, encode_ns, decode_ns) in codecs {
+        println!(
+            "kernel's {name:8} {:.2}  {:8.1}  {}     {}",
+            (pages.len() * PAGE_SIZE) as f64 / stored_bytes as f64,
+            (pages.len() - decode_ns.len()) as f64 * 100.0 / pages.len() as f64,
+            percentiles(encode_ns),
+            percentiles(decode_ns),
+        );
+    }
+    Ok(())
 }
 
 /// Average time of a function over all pages, best of some passes, without the clock.

@@ -21,10 +21,12 @@ impl Random {
     }
 }
 
-/// A page of one of many kinds: zeros, noise, text, runs, records, and noise with a few repeats.
+/// A page of one of many kinds: zeros, noise, text, runs, records, pointers among zeros, and noise
+/// with a few repeats. `codec/vectors/` holds what others made of these pages: whoever changes them
+/// makes the vectors anew.
 pub fn page(random: &mut Random) -> Page {
     let mut page = [0; PAGE_SIZE];
-    match random.below(7) {
+    match random.below(8) {
         0 => page.fill(random.word() as u8 * (random.below(2) as u8)),
         1 => page.fill_with(|| random.word() as u8),
         2 => text(random, &mut page),
@@ -35,6 +37,7 @@ pub fn page(random: &mut Random) -> Page {
             let symbols = 2 + random.below(14);
             page.fill_with(|| random.below(symbols) as u8);
         }
+        6 => pointers(random, &mut page),
         _ => {
             page.fill_with(|| random.word() as u8);
             for _ in 0..random.below(200) {
@@ -92,6 +95,25 @@ fn records(random: &mut Random, page: &mut Page) {
         record[0] = n as u8;
         if let Some(last) = record.last_mut() {
             *last = random.word() as u8;
+        }
+    }
+}
+
+/// A heap: words with equal upper bytes and small numbers, with longer and shorter gaps.
+fn pointers(random: &mut Random, page: &mut Page) {
+    let base = random.word() & 0x7fff_ffff_0000;
+    let longest = 1 + random.below(60);
+    let mut at = random.below(24);
+    while at + 8 <= PAGE_SIZE {
+        let word = if random.below(3) == 0 {
+            random.word() & 0xff
+        } else {
+            base | (random.word() & 0xfff8)
+        };
+        page[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        at += 8 + 8 * random.below(longest);
+        if random.below(20) == 0 {
+            at += random.below(2200);
         }
     }
 }

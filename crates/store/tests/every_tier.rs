@@ -10,10 +10,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use terrace_core::tier::{Codec, Medium as MediumSpec, MediumKind, Pool, TierSpec};
+use terrace_core::tier::{Codec, Medium as MediumSpec, MediumKind, Place, Pool, TierSpec};
 use terrace_store::codec::{DecoderSet, Encoder};
 use terrace_store::page::checksum;
-use terrace_store::{HeapMedium, Medium, Page, Refusal, Tier, CUTOFF_BYTES, PAGE_SIZE};
+use terrace_store::{FileMedium, HeapMedium, Medium, Page, Refusal, Tier, CUTOFF_BYTES, PAGE_SIZE};
 
 /// Pages for each tier unless the environment says otherwise: a few seconds in all.
 const PAGES: usize = 600;
@@ -151,6 +151,7 @@ fn medium_spec(name: &str, kind: MediumKind) -> MediumSpec {
         usd_per_gib_month: 0.0,
         latency_ns: 1,
         bandwidth_mib_s: 0,
+        place: Place::default(),
     }
 }
 
@@ -161,7 +162,10 @@ fn media() -> Vec<(MediumSpec, fn(usize) -> Box<dyn Medium>)> {
         (medium_spec("dram", MediumKind::Dram), heap),
         // `Tier::new` puts the emulation around it.
         (medium_spec("slow", MediumKind::Emulated), heap),
-        // Further media (a file, a NUMA node) go here, one line each.
+        (medium_spec("file", MediumKind::File), |bytes| {
+            let directory = std::env::temp_dir();
+            Box::new(FileMedium::temporary(&directory, bytes as u64).expect("a temporary file"))
+        }),
     ]
 }
 

@@ -4,11 +4,16 @@
 //! fault inside the application's own `malloc`. (LZ4 gets its state as an argument and zstd has
 //! static contexts; neither has an allocator to call. See the heads of `codec/*.rs`.)
 //!
+//! C's `malloc` and `calloc` are counted as well, by functions of that name in this program, which
+//! go before those of libc. LZ4HC would call them at levels that are not offered.
+//!
 //! One test in a process of its own, because it counts for the whole process.
 
+use core::ffi::c_void;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_core::tier::{Codec, Medium, Pool, TierSpec};
+use terrace_store::codec::Encoder;
 use terrace_store::{CodecSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_SIZE};
 
 struct Counting;
@@ -32,6 +37,46 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+extern "C" {
+    // What glibc calls its own.
+    fn __libc_malloc(bytes: usize) -> *mut c_void;
+    fn __libc_calloc(count: usize, bytes: usize) -> *mut c_void;
+    // From the library that lz4-sys builds.
+    fn LZ4_createStreamHC() -> *mut c_void;
+    fn LZ4_freeStreamHC(stream: *mut c_void);
+}
+
+/// C's `malloc`, for the codecs in C and for Rust's system allocator.
+#[no_mangle]
+extern "C" fn malloc(bytes: usize) -> *mut c_void {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the caller's promise is passed on.
+    unsafe { __libc_malloc(bytes) }
+}
+
+/// C's `calloc`.
+#[no_mangle]
+extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the caller's promise is passed on.
+    unsafe { __libc_calloc(count, bytes) }
+}
+
+/// All levels of all codecs, below.
+fn every_level_encodes_without_allocating(pages: &[[u8; PAGE_SIZE]]) {
+    for codec in Codec::ALL {
+        for level in codec.levels().0..=codec.levels().1 {
+            let mut encoder = Encoder::new(codec, level).unwrap();
+            let before = CALLS.load(Ordering::Relaxed);
+            for (n, page) in pages.iter().enumerate().take(20) {
+                let mut out = [0; CUTOFF_BYTES];
+                encoder.encode(page, &mut out[..if n % 2 == 0 { CUTOFF_BYTES } else { 100 }]);
+            }
+            assert_eq!(CALLS.load(Ordering::Relaxed), before, "{} {level}", codec.name());
+        }
+    }
+}
+
 #[test]
 fn encode_decode_load_and_free_allocate_nothing() {
     let list: Vec<(Codec, i32)> = Codec::ALL.iter().map(|c| (*c, c.default_level())).collect();
@@ -39,6 +84,12 @@ fn encode_decode_load_and_free_allocate_nothing() {
     let pages: Vec<[u8; PAGE_SIZE]> = (0..200u32)
         .map(|n| core::array::from_fn(|i| (i as u32 / (n + 1)) as u8 ^ (i % 7) as u8))
         .collect();
+    // The counting functions do stand before libc's.
+    let before = CALLS.load(Ordering::Relaxed);
+    // SAFETY: makes a stream on the heap and gives it back.
+    unsafe { LZ4_freeStreamHC(LZ4_createStreamHC()) };
+    assert_ne!(CALLS.load(Ordering::Relaxed), before);
+    every_level_encodes_without_allocating(&pages);
     let (mut scratch, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
     for pool in Pool::ALL {
         for (n, (codec, _)) in list.iter().enumerate() {

@@ -1,8 +1,10 @@
 //! LZO1X, written from the description of the stream format in the Linux documentation
-//! (`Documentation/staging/lzo.rst`), version 0 of the bitstream. Safe Rust throughout.
+//! (`Documentation/staging/lzo.rst`): version 0 of the bitstream, which is the codec *lzo*, and
+//! version 1, which is *lzo-rle*. Safe Rust throughout.
 //!
-//! It is here because TierScape and zswap use it and users compare; it is not the best choice (LZ4
-//! decodes faster, zstd at a negative level is denser, see `examples/tier_bench.rs`).
+//! They are here because TierScape, zswap and zram use them and users compare; they are not the
+//! best choice (LZ4 decodes faster, zstd at a negative level is denser, see
+//! `examples/tier_bench.rs`).
 //!
 //! The stream is a sequence of instructions. Each copies a *match* from the page so far and then
 //! 0 to 3 *literals*, whose number sits in two spare bits of the instruction, so that short gaps
@@ -14,12 +16,15 @@
 //! | `1LLDDDSS`, `01LDDDSS` + 1 byte | match of 3 to 8 within 2 KiB |
 //! | `001LLLLL` + 2 bytes | match of any length within 16 KiB |
 //! | `0001HLLL` + 2 bytes | match 16 to 48 KiB back (never in a page); `17 0 0` ends the stream |
+//! | `00011LLL` `111111SS` `11111111` `XXXXXXXX` | version 1: a run of `XXXXXXXXLLL` + 4 zeros |
 //! | `0000LLLL` after a match without literals | 4 or more literals |
 //! | `0000DDSS` + 1 byte after 1 to 3 literals | match of 2 within 1 KiB |
 //! | `0000DDSS` + 1 byte after 4 or more literals | match of 3, 2 to 3 KiB back |
 //!
 //! and a first byte of the stream above 17 means (byte - 17) literals. A length that does not fit
-//! its bits is continued in bytes: zeros count 255 each, a byte that is not zero ends it.
+//! its bits is continued in bytes: zeros count 255 each, a byte that is not zero ends it. A stream
+//! of version 1 begins with the bytes 17 and 1, which version 0 cannot; the first byte in the sense
+//! of the table comes after them.
 //!
 //! The encoder is greedy with one candidate per hash of 4 bytes, in a table of 8 KiB that stays in
 //! L1. It never makes the two short matches of the last rows; the decoder knows them.
@@ -35,7 +40,8 @@ const _: () = assert!(PAGE_SIZE <= 1 << 16);
 /// Longest stream the encoder can make, with room for copies that run over. A match of 4 or more
 /// bytes takes at most 3 (and 1 for each further 255), so it saves a byte; a run of literals
 /// between two matches costs at most 1 byte, or 2 from 19 literals on, and 1 for each further 255.
-/// So the stream grows by at most 1 byte in 23, plus the end mark.
+/// A run of zeros takes 4 bytes and is longer. So the stream grows by at most 1 byte in 23, plus
+/// the end mark and the version.
 const STREAM_BYTES_MAX: usize = PAGE_SIZE + PAGE_SIZE / 16 + 64;
 
 /// Matches are not begun in the last bytes: an 8-byte read must stay within the page.
@@ -47,8 +53,22 @@ const SKIP_SHIFT: usize = 5;
 
 const END: [u8; 3] = [17, 0, 0];
 
-/// An LZO1X-1 class encoder.
+/// How a stream of version 1 begins.
+const VERSION_1: [u8; 2] = [17, 1];
+/// The shortest stream that can have a version: the two bytes above and the end mark.
+const VERSIONED_BYTES_MIN: usize = 5;
+
+/// What a run of zeros holds at least and at most.
+const RUN_BYTES_BASE: usize = 4;
+const RUN_BYTES_MAX: usize = RUN_BYTES_BASE + (1 << 11) - 1;
+/// Runs that the encoder makes: a run takes 4 bytes, a match that may say the same 2 or 3.
+const RUN_BYTES_MIN: usize = 16;
+/// The distance bits (those of `111111SS` and the byte after it) that say it is a run.
+const RUN_MARK: usize = 0x3fff;
+
+/// An LZO1X-1 class encoder, of one of the two versions.
 pub struct Encoder {
+    zero_runs: bool,
     /// Last position whose 4 bytes had this hash. Position 0 where there was none: a wrong
     /// candidate is refused by comparison like any other.
     table: Box<[u16; 1 << HASH_BITS]>,
@@ -80,6 +100,23 @@ fn hash(word: u32) -> usize {
     (word.wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS)) as usize
 }
 
+/// How many bytes from `at` are zero, up to the end of the page or the longest run.
+#[inline(always)]
+fn zeros(page: &Page, at: usize) -> usize {
+    let rest = &page[at..PAGE_SIZE.min(at + RUN_BYTES_MAX)];
+    let mut len = 0;
+    for chunk in rest.chunks_exact(8) {
+        let mut word = [0; 8];
+        word.copy_from_slice(chunk);
+        let word = u64::from_le_bytes(word);
+        if word != 0 {
+            return len + (word.trailing_zeros() / 8) as usize;
+        }
+        len += 8;
+    }
+    len + rest[len..].iter().take_while(|byte| **byte == 0).count()
+}
+
 /// How many bytes from `a` equal those from `b`, for a < b, up to the end of the page.
 #[inline(always)]
 fn match_len(page: &Page, a: usize, b: usize) -> usize {
@@ -98,20 +135,54 @@ fn match_len(page: &Page, a: usize, b: usize) -> usize {
 }
 
 impl Encoder {
-    /// Makes the hash table and the stream buffer.
+    /// Makes the hash table and the stream buffer, for version 0 (*lzo*).
     pub fn new() -> Encoder {
-        Encoder { table: Box::new([0; 1 << HASH_BITS]), stream: Box::new([0; STREAM_BYTES_MAX]) }
+        Encoder {
+            zero_runs: false,
+            table: Box::new([0; 1 << HASH_BITS]),
+            stream: Box::new([0; STREAM_BYTES_MAX]),
+        }
+    }
+
+    /// The same for version 1 (*lzo-rle*).
+    pub fn with_zero_runs() -> Encoder {
+        Encoder { zero_runs: true, ..Encoder::new() }
     }
 
     /// See [`super::Encoder::encode`].
     pub fn encode(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
+        if self.zero_runs {
+            self.encode_as::<true>(page, out)
+        } else {
+            self.encode_as::<false>(page, out)
+        }
+    }
+
+    fn encode_as<const ZERO_RUNS: bool>(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
         self.table.fill(0);
-        let mut stream = Stream { bytes: &mut self.stream, len: 0 };
+        let mut stream = Stream { bytes: &mut self.stream, len: 0, start: 0, spare: 0 };
+        if ZERO_RUNS {
+            stream.push(&VERSION_1);
+            stream.start = stream.len;
+        }
         // First byte not yet in the stream, and the position looked at. Position 0 has no past.
         let mut anchor = 0;
         let mut at = 1;
         while at <= PAGE_SIZE - TAIL_BYTES {
             let word = read4(page, at);
+            if ZERO_RUNS && word == 0 {
+                let len = zeros(page, at);
+                if len >= RUN_BYTES_MIN {
+                    stream.push_literals(page, anchor, at);
+                    stream.push_zeros(len);
+                    if stream.len + END.len() > out.len() {
+                        return None;
+                    }
+                    at += len;
+                    anchor = at;
+                    continue;
+                }
+            }
             let entry = &mut self.table[hash(word)];
             let candidate = usize::from(*entry);
             *entry = at as u16;
@@ -146,6 +217,10 @@ impl Encoder {
 struct Stream<'a> {
     bytes: &'a mut [u8; STREAM_BYTES_MAX],
     len: usize,
+    /// Where the instructions begin.
+    start: usize,
+    /// Where the last match or run has its two spare bits.
+    spare: usize,
 }
 
 impl Stream<'_> {
@@ -168,12 +243,11 @@ impl Stream<'_> {
     #[inline(always)]
     fn push_literals(&mut self, page: &Page, from: usize, to: usize) {
         let count = to - from;
-        if self.len == 0 && count <= 238 {
+        if self.len == self.start && count <= 238 {
             self.push(&[(17 + count) as u8]);
         } else if count <= 3 {
-            // The spare bits of any match lie in the last but one byte of its instruction.
-            // (Not at the start of the stream: the first match has at least one literal before it.)
-            self.bytes[self.len - 2] |= count as u8;
+            // Not at the start of the stream: at least one literal comes before the first match.
+            self.bytes[self.spare] |= count as u8;
         } else if count <= 18 {
             self.push(&[(count - 3) as u8]);
         } else {
@@ -193,6 +267,7 @@ impl Stream<'_> {
     fn push_match(&mut self, distance: usize, len: usize) {
         let d = distance - 1;
         if len <= 8 && d < 2048 {
+            self.spare = self.len;
             self.push(&[(((len - 1) << 5) | ((d & 7) << 2)) as u8, (d >> 3) as u8]);
             return;
         }
@@ -202,17 +277,21 @@ impl Stream<'_> {
             self.push(&[32]);
             self.push_rest(len - 33);
         }
+        self.spare = self.len;
         self.push(&((d << 2) as u16).to_le_bytes());
+    }
+
+    #[inline(always)]
+    fn push_zeros(&mut self, len: usize) {
+        let len = len - RUN_BYTES_BASE;
+        self.spare = self.len + 1;
+        self.push(&[(0x18 | (len & 7)) as u8, 0xfc, 0xff, (len >> 3) as u8]);
     }
 }
 
-/// What the previous instruction left behind decides how `0000xxxx` is read.
-#[derive(Clone, Copy, PartialEq)]
-enum Before {
-    Match,
-    FewLiterals,
-    ManyLiterals,
-}
+/// How many literals the previous instruction copied decides how `0000xxxx` is read: none, 1 to 3,
+/// or this for more.
+const MANY: usize = 4;
 
 struct Reader<'a> {
     stored: &'a [u8],
@@ -318,18 +397,102 @@ fn copy_match(page: &mut Page, to: usize, distance: usize, len: usize) -> Result
     Ok(end)
 }
 
-/// Decodes a stream that must fill the page exactly and end with its end mark.
+/// What the quick part of the decoder may read and write in one step: an instruction of up to 3
+/// bytes and 16 literals or more; a match of 33 bytes in steps of 8 and 4 literals.
+const FAST_INPUT: usize = 20;
+const FAST_OUTPUT: usize = 48;
+
+/// Copies a match in steps of up to 8 bytes, the last of which may run over.
+#[inline(always)]
+fn copy_near_match(page: &mut Page, to: usize, distance: usize, len: usize) {
+    let from = to - distance;
+    let mut done = 0;
+    if distance >= 8 {
+        copy_chunk::<8>(page, from, to);
+        while done + 8 < len {
+            done += 8;
+            copy_chunk::<8>(page, from + done, to + done);
+        }
+        return;
+    }
+    // A pattern shorter than a step: as often as it fits into one.
+    let mut pattern = read8(page, from) & ((1 << (8 * distance)) - 1);
+    let mut shift = 8 * distance;
+    while shift < 64 {
+        pattern |= pattern << shift;
+        shift *= 2;
+    }
+    while done < len {
+        page[to + done..to + done + 8].copy_from_slice(&pattern.to_le_bytes());
+        done += 8 - 8 % distance;
+    }
+}
+
+/// Decodes a stream of version 0 that must fill the page exactly and end with its end mark.
 pub fn decode(stored: &[u8], page: &mut Page) -> Result<(), Corrupt> {
-    let mut reader = Reader { stored, at: 0 };
+    decode_as::<false>(stored, 0, page)
+}
+
+/// Decodes a stream of either version.
+pub fn decode_with_zero_runs(stored: &[u8], page: &mut Page) -> Result<(), Corrupt> {
+    if stored.starts_with(&VERSION_1) && stored.len() >= VERSIONED_BYTES_MIN {
+        decode_as::<true>(stored, VERSION_1.len(), page)
+    } else {
+        decode_as::<false>(stored, 0, page)
+    }
+}
+
+/// Decodes instructions from `start` on, with or without the one for zeros.
+fn decode_as<const ZERO_RUNS: bool>(
+    stored: &[u8],
+    start: usize,
+    page: &mut Page,
+) -> Result<(), Corrupt> {
+    let mut reader = Reader { stored, at: start };
     let mut to = 0;
-    let mut before = Before::Match;
-    let first = usize::from(*stored.first().ok_or(Corrupt)?);
+    let mut literals_before = 0;
+    let first = usize::from(*stored.get(start).ok_or(Corrupt)?);
     if first > 17 {
-        reader.at = 1;
+        reader.at += 1;
         to = reader.literals(page, 0, first - 17)?;
-        before = if first < 21 { Before::FewLiterals } else { Before::ManyLiterals };
+        literals_before = MANY.min(first - 17);
     }
     loop {
+        // Most instructions, without a look at the ends of stream and page for each byte.
+        while let Some(input) = stored.get(reader.at..).and_then(|s| s.first_chunk::<FAST_INPUT>())
+        {
+            if to + FAST_OUTPUT > PAGE_SIZE {
+                break;
+            }
+            let op = usize::from(input[0]);
+            if op > 32 {
+                let pair = usize::from(u16::from_le_bytes([input[1], input[2]]));
+                // Without a branch: which of the two comes next is hard to foresee.
+                let near = op >= 64;
+                let near_distance = ((pair & 255) << 3) + ((op >> 2) & 7) + 1;
+                let distance = if near { near_distance } else { (pair >> 2) + 1 };
+                let len = if near { (op >> 5) + 1 } else { (op & 31) + 2 };
+                let spare = if near { op } else { pair } & 3;
+                let used = if near { 2 } else { 3 };
+                if distance > to {
+                    return Err(Corrupt);
+                }
+                copy_near_match(page, to, distance, len);
+                to += len;
+                // Up to three literals without asking how many: what is too much is overwritten.
+                page[to..to + 4].copy_from_slice(&input[used..used + 4]);
+                to += spare;
+                reader.at += used + spare;
+                literals_before = spare;
+            } else if literals_before == 0 && op != 0 && op < 16 {
+                page[to..to + 18].copy_from_slice(&input[1..19]);
+                to += op + 3;
+                reader.at += op + 4;
+                literals_before = MANY;
+            } else {
+                break;
+            }
+        }
         let op = reader.byte()?;
         let (len, distance, spare);
         if op >= 64 {
@@ -342,27 +505,32 @@ pub fn decode(stored: &[u8], page: &mut Page) -> Result<(), Corrupt> {
             distance = (pair >> 2) + 1;
             spare = pair & 3;
         } else if op >= 16 {
-            // Farther back than a page is long, so only the end of the stream is legal.
-            if op == 17 && reader.pair()? == 0 && to == PAGE_SIZE && reader.at == stored.len() {
+            // A match would be farther back than a page is long.
+            let pair = reader.pair()?;
+            if op == 17 && pair == 0 && to == PAGE_SIZE && reader.at == stored.len() {
                 return Ok(());
             }
-            return Err(Corrupt);
-        } else if before == Before::Match {
+            if !ZERO_RUNS || op < 0x18 || pair >> 2 != RUN_MARK {
+                return Err(Corrupt);
+            }
+            let end = to + ((reader.byte()? << 3) | (op & 7)) + RUN_BYTES_BASE;
+            page.get_mut(to..end).ok_or(Corrupt)?.fill(0);
+            literals_before = pair & 3;
+            to = reader.literals(page, end, literals_before)?;
+            continue;
+        } else if literals_before == 0 {
             let count = reader.len(op, 15)? + 3;
             to = reader.literals(page, to, count)?;
-            before = Before::ManyLiterals;
+            literals_before = MANY;
             continue;
         } else {
-            let (short_len, base) = if before == Before::FewLiterals { (2, 1) } else { (3, 2049) };
+            let (short_len, base) = if literals_before < MANY { (2, 1) } else { (3, 2049) };
             len = short_len;
             distance = (reader.byte()? << 2) + (op >> 2) + base;
             spare = op & 3;
         }
         to = copy_match(page, to, distance, len)?;
-        before = Before::Match;
-        if spare != 0 {
-            to = reader.literals(page, to, spare)?;
-            before = Before::FewLiterals;
-        }
+        literals_before = spare;
+        to = reader.literals(page, to, spare)?;
     }
 }

@@ -175,7 +175,8 @@ fn each_mistake_names_line_key_and_remedy() {
         (tier(""), "5: tier.codec: missing; add codec ="),
         (
             tier("pool = \"zbud\"\ncodec = \"lz5\""),
-            "7: tier.codec: \"lz5\" is not a codec; one of lz4, lzo, deflate, zstd",
+            "7: tier.codec: \"lz5\" is not a codec; one of lz4, lzo, deflate, zstd, lz4hc, \
+             lzo-rle, 842",
         ),
         (
             tier("codec = \"lz4\"\npool = \"slab\""),
