@@ -84,7 +84,7 @@ fn gather(dirs: &[&str], wanted: &dyn Fn(&Path) -> bool) -> Vec<Page> {
 /// Writes page `n` of the test: three of four are real, where the machine has files.
 fn fill(n: usize, real: &[Page], page: &mut Page) {
     let mut random = Random(n as u64);
-    if n % 4 == 0 || real.is_empty() {
+    if n.is_multiple_of(4) || real.is_empty() {
         made(&mut random, n / 4, page);
         return;
     }
@@ -155,9 +155,12 @@ fn medium_spec(name: &str, kind: MediumKind) -> MediumSpec {
     }
 }
 
-/// The media: what they are called, and how one with so many bytes is made.
-fn media() -> Vec<(MediumSpec, fn(usize) -> Box<dyn Medium>)> {
-    let heap: fn(usize) -> Box<dyn Medium> = |bytes| Box::new(HeapMedium::new(bytes));
+/// Makes a medium of so many bytes.
+type MakeMedium = fn(usize) -> Box<dyn Medium>;
+
+/// The media: what they are called, and how one is made.
+fn media() -> Vec<(MediumSpec, MakeMedium)> {
+    let heap: MakeMedium = |bytes| Box::new(HeapMedium::new(bytes));
     vec![
         (medium_spec("dram", MediumKind::Dram), heap),
         // `Tier::new` puts the emulation around it.
@@ -205,7 +208,7 @@ fn round_trip(tier: &Tier, spec: &TierSpec, pages: usize, real: &[Page]) -> Outc
             }
             Err(refusal) => assert_eq!(refusal, Refusal::Incompressible, "{}", spec.name),
         }
-        if n % TURN_PAGES == 0 {
+        if n.is_multiple_of(TURN_PAGES) {
             // Pools grow in most turns and lose half six times.
             let shrinks = n / TURN_PAGES % shrink_every == shrink_every - 1;
             let deaths = if shrinks { live.len() / 2 } else { TURN_PAGES / 3 };

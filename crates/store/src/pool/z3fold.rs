@@ -1,14 +1,13 @@
 //! Up to three objects a page: one at its beginning, one at its end, one between.
 //!
 //! Between [`super::zbud`] and [`super::zsmalloc`]: a page that compresses to a third is stored at
-//! three to one, an object is never further than its own page from its neighbours, and three
-//! objects bound what a dead one can pin. Where lengths lie beyond 1365 bytes it can do no better
-//! than zbud.
+//! three to one, no object straddles two pages, and a dead one pins two others at most. Where
+//! lengths lie beyond 1,344 bytes (21 chunks) it can do no better than zbud.
 //!
 //! The first object begins at the beginning and the last one ends at the end, so where they are
 //! follows from their lengths; the middle one is put right behind the first, and the page remembers
 //! where. Pages with one or two objects are in lists by the longest object that still fits
-//! ([`super::triple`]); a new object takes the page with the least room that is enough, best fit to
+//! (`triple.rs`); a new object takes the page with the least room that is enough, best fit to
 //! a chunk of 64 bytes, and among equals one that becomes full by it.
 //!
 //! Deaths leave two kinds of holes, and compaction mends both. A page whose free space is on both
@@ -17,7 +16,7 @@
 //! that is alone goes to the page where it fits best, and a pair does if there is a place for both.
 //! A page is given up for each object that was alone and each pair. Every move makes the pages or
 //! the splits fewer, or is the first half of such a step, so compaction ends. Looking for a pair is
-//! bounded ([`LOOKED_AT_MAX`] pages of each list), because a fault may wait meanwhile.
+//! bounded (a few pages of each list), because a fault may wait meanwhile.
 //!
 //! Metadata: 10 bytes for a slot, 24 for a page: 18 bytes an object in full pages, 22 in pairs, 34
 //! where each is alone. `locate` and `free` take constant time and allocate nothing.
