@@ -43,11 +43,16 @@ pub enum Codec {
     Deflate = 2,
     /// Zstandard, magicless frames without content size.
     Zstd = 3,
+    /// Zstandard behind a dictionary trained from the application's own pages.
+    ZstdDict = 7,
+    /// LZ4 behind such a dictionary.
+    Lz4Dict = 8,
 }
 
 impl Codec {
     /// All codecs, in wire order.
-    pub const ALL: [Codec; 4] = [Codec::Lz4, Codec::Lzo, Codec::Deflate, Codec::Zstd];
+    pub const ALL: [Codec; 6] =
+        [Codec::Lz4, Codec::Lzo, Codec::Deflate, Codec::Zstd, Codec::ZstdDict, Codec::Lz4Dict];
 
     /// Name in configuration files and reports.
     pub fn name(self) -> &'static str {
@@ -56,13 +61,16 @@ impl Codec {
             Codec::Lzo => "lzo",
             Codec::Deflate => "deflate",
             Codec::Zstd => "zstd",
+            Codec::ZstdDict => "zstd-dict",
+            Codec::Lz4Dict => "lz4-dict",
         }
     }
 
     /// The level used when the configuration names none.
     pub fn default_level(self) -> i32 {
         match self {
-            Codec::Lz4 | Codec::Lzo | Codec::Zstd => 1,
+            Codec::Lz4 | Codec::Lzo | Codec::Zstd | Codec::Lz4Dict => 1,
+            Codec::ZstdDict => 3,
             Codec::Deflate => 6,
         }
     }
@@ -70,11 +78,16 @@ impl Codec {
     /// Levels the codec accepts, inclusive.
     pub fn levels(self) -> (i32, i32) {
         match self {
-            Codec::Lz4 => (1, 65),
+            Codec::Lz4 | Codec::Lz4Dict => (1, 65),
             Codec::Lzo => (1, 1),
             Codec::Deflate => (1, 12),
-            Codec::Zstd => (-7, 19),
+            Codec::Zstd | Codec::ZstdDict => (-7, 19),
         }
+    }
+
+    /// Whether what it makes of a page depends on a dictionary of the application's own.
+    pub fn uses_dictionary(self) -> bool {
+        matches!(self, Codec::ZstdDict | Codec::Lz4Dict)
     }
 
     /// Inverse of [`Codec::name`].

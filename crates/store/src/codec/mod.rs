@@ -12,16 +12,27 @@
 //! | lzo | 12 Ki (hash table and stream) | 0 |
 //! | deflate | 198 Ki at level 1, 652 Ki at 6, under 10 Mi from 10 on | 12 Ki |
 //! | zstd | 72 Ki up to level 2, 88 Ki at 3, under 400 Ki at 19 | 94 Ki |
+//! | zstd-dict | as zstd and the tables of a dictionary, 1 Mi at most | 94 Ki |
+//! | lz4-dict | 32 Ki (two hash tables) | 0 |
+//!
+//! A dictionary itself takes its length and 27 Ki, once for the process ([`dictionary`]).
 
+pub mod block;
 pub mod deflate;
+pub mod dictionary;
 pub mod lz4;
+pub mod lz4_dict;
 pub mod lzo;
+pub mod trainer;
 pub mod zstd;
+pub mod zstd_dict;
 
 #[cfg(test)]
 mod tests;
 
 use crate::Page;
+use dictionary::Dictionaries;
+use std::sync::Arc;
 use terrace_core::tier::Codec;
 
 /// The stored bytes are not the encoding of a page.
@@ -63,11 +74,25 @@ pub enum Encoder {
     Deflate(deflate::Encoder),
     /// Zstandard.
     Zstd(zstd::Encoder),
+    /// Zstandard behind a dictionary.
+    ZstdDict(zstd_dict::Encoder),
+    /// LZ4 behind a dictionary.
+    Lz4Dict(lz4_dict::Encoder),
 }
 
 impl Encoder {
-    /// Makes the context; the only place where an encoder allocates.
+    /// Makes the context; the only place where an encoder allocates. A codec with dictionaries
+    /// gets none.
     pub fn new(codec: Codec, level: i32) -> Result<Encoder, ContextError> {
+        Encoder::with_dictionaries(codec, level, &Dictionaries::new())
+    }
+
+    /// As [`Encoder::new`], with the application's dictionaries.
+    pub fn with_dictionaries(
+        codec: Codec,
+        level: i32,
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<Encoder, ContextError> {
         let (lowest, highest) = codec.levels();
         let error = ContextError { codec, level };
         if !(lowest..=highest).contains(&level) {
@@ -78,6 +103,12 @@ impl Encoder {
             Codec::Lzo => Encoder::Lzo(lzo::Encoder::new()),
             Codec::Deflate => Encoder::Deflate(deflate::Encoder::new(level).ok_or(error)?),
             Codec::Zstd => Encoder::Zstd(zstd::Encoder::new(level).ok_or(error)?),
+            Codec::ZstdDict => Encoder::ZstdDict(
+                zstd_dict::Encoder::new(level, dictionaries.clone()).ok_or(error)?,
+            ),
+            Codec::Lz4Dict => {
+                Encoder::Lz4Dict(lz4_dict::Encoder::new(level, dictionaries.clone()).ok_or(error)?)
+            }
         })
     }
 
@@ -89,6 +120,8 @@ impl Encoder {
             Encoder::Lzo(e) => e.encode(page, out),
             Encoder::Deflate(e) => e.encode(page, out),
             Encoder::Zstd(e) => e.encode(page, out),
+            Encoder::ZstdDict(e) => e.encode(page, out),
+            Encoder::Lz4Dict(e) => e.encode(page, out),
         }
     }
 
@@ -99,6 +132,8 @@ impl Encoder {
             Encoder::Lzo(e) => e.context_bytes(),
             Encoder::Deflate(e) => e.context_bytes(),
             Encoder::Zstd(e) => e.context_bytes(),
+            Encoder::ZstdDict(e) => e.context_bytes(),
+            Encoder::Lz4Dict(e) => e.context_bytes(),
         }
     }
 }
@@ -112,15 +147,27 @@ pub struct EncoderSet {
 }
 
 impl EncoderSet {
-    /// One encoder for each entry; equal entries share one.
+    /// One encoder for each entry; equal entries share one. No dictionaries.
     pub fn new(list: &[(Codec, i32)]) -> Result<EncoderSet, ContextError> {
+        EncoderSet::with_dictionaries(list, &Dictionaries::new())
+    }
+
+    /// As [`EncoderSet::new`], with the application's dictionaries.
+    pub fn with_dictionaries(
+        list: &[(Codec, i32)],
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<EncoderSet, ContextError> {
         let mut distinct: Vec<(Codec, i32)> = Vec::new();
         let mut set = EncoderSet { encoders: Vec::new(), by_tier: Vec::new() };
         for wanted in list {
             let place = match distinct.iter().position(|d| d == wanted) {
                 Some(place) => place,
                 None => {
-                    set.encoders.push(Encoder::new(wanted.0, wanted.1)?);
+                    set.encoders.push(Encoder::with_dictionaries(
+                        wanted.0,
+                        wanted.1,
+                        dictionaries,
+                    )?);
                     distinct.push(*wanted);
                     distinct.len() - 1
                 }
@@ -147,12 +194,31 @@ pub struct DecoderSet {
     lzo: bool,
     deflate: Option<deflate::Decoder>,
     zstd: Option<zstd::Decoder>,
+    zstd_dict: Option<zstd_dict::Decoder>,
+    lz4_dict: Option<Arc<Dictionaries>>,
 }
 
 impl DecoderSet {
     /// Decoders for these codecs (decoding does not depend on the level).
+    /// What was encoded with a dictionary cannot be decoded.
     pub fn new(codecs: impl IntoIterator<Item = Codec>) -> Result<DecoderSet, ContextError> {
-        let mut set = DecoderSet { lz4: false, lzo: false, deflate: None, zstd: None };
+        DecoderSet::with_dictionaries(codecs, &Dictionaries::new())
+    }
+
+    /// As [`DecoderSet::new`], with the application's dictionaries. One that is published later is
+    /// known from then on.
+    pub fn with_dictionaries(
+        codecs: impl IntoIterator<Item = Codec>,
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<DecoderSet, ContextError> {
+        let mut set = DecoderSet {
+            lz4: false,
+            lzo: false,
+            deflate: None,
+            zstd: None,
+            zstd_dict: None,
+            lz4_dict: None,
+        };
         for codec in codecs {
             let error = ContextError { codec, level: 0 };
             match codec {
@@ -164,7 +230,12 @@ impl DecoderSet {
                 Codec::Zstd if set.zstd.is_none() => {
                     set.zstd = Some(zstd::Decoder::new().ok_or(error)?);
                 }
-                Codec::Deflate | Codec::Zstd => {}
+                Codec::ZstdDict if set.zstd_dict.is_none() => {
+                    let decoder = zstd_dict::Decoder::new(dictionaries.clone());
+                    set.zstd_dict = Some(decoder.ok_or(error)?);
+                }
+                Codec::Lz4Dict => set.lz4_dict = Some(dictionaries.clone()),
+                Codec::Deflate | Codec::Zstd | Codec::ZstdDict => {}
             }
         }
         Ok(set)
@@ -177,14 +248,19 @@ impl DecoderSet {
             Codec::Lzo if self.lzo => lzo::decode(stored, page),
             Codec::Deflate => self.deflate.as_mut().ok_or(Corrupt)?.decode(stored, page),
             Codec::Zstd => self.zstd.as_mut().ok_or(Corrupt)?.decode(stored, page),
+            Codec::ZstdDict => self.zstd_dict.as_mut().ok_or(Corrupt)?.decode(stored, page),
+            Codec::Lz4Dict => {
+                lz4_dict::decode(self.lz4_dict.as_ref().ok_or(Corrupt)?, stored, page)
+            }
             Codec::Lz4 | Codec::Lzo => Err(Corrupt),
         }
     }
 
-    /// Memory held, in bytes.
+    /// Memory held, in bytes, without the dictionaries, which all decoders share.
     pub fn context_bytes(&self) -> usize {
         self.deflate.as_ref().map_or(0, deflate::Decoder::context_bytes)
             + self.zstd.as_ref().map_or(0, zstd::Decoder::context_bytes)
+            + self.zstd_dict.as_ref().map_or(0, zstd_dict::Decoder::context_bytes)
     }
 }
 
@@ -199,9 +275,18 @@ pub struct CodecSet {
 impl CodecSet {
     /// Contexts for a list of (codec, level), one entry for each compressed tier.
     pub fn new(list: &[(Codec, i32)]) -> Result<CodecSet, ContextError> {
+        CodecSet::with_dictionaries(list, &Dictionaries::new())
+    }
+
+    /// As [`CodecSet::new`], with the application's dictionaries.
+    pub fn with_dictionaries(
+        list: &[(Codec, i32)],
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<CodecSet, ContextError> {
+        let codecs = list.iter().map(|(codec, _)| *codec);
         Ok(CodecSet {
-            encoders: EncoderSet::new(list)?,
-            decoders: DecoderSet::new(list.iter().map(|(codec, _)| *codec))?,
+            encoders: EncoderSet::with_dictionaries(list, dictionaries)?,
+            decoders: DecoderSet::with_dictionaries(codecs, dictionaries)?,
         })
     }
 }
