@@ -29,7 +29,7 @@ const ROUNDS: usize = 3;
 /// Pages of a run that is tested or trained on as a whole, and of the longest block.
 const RUN_PAGES: usize = block::BLOCK_PAGES_MAX;
 const TEST_RUNS: usize = 64;
-const TRAIN_PAGES: usize = 512;
+const TRAIN_PAGES: usize = 256;
 /// What a fault costs besides decoding, in microseconds: with the handler on another CPU, and on
 /// the same.
 const FAULT_US: [f64; 2] = [12.0, 4.0];
@@ -107,11 +107,11 @@ fn report(title: &str, train: &[&[&Page]], test: &[&[&Page]]) {
         ("lz4 1", "zstd 1"),
         ("zstd -1", "zstd 1"),
         ("lz4 1", "deflate 6"),
-        ("lz4 dict 16K", "zstd 1 dict 16K"),
-        ("zstd -1 dict 16K", "zstd 3 dict 16K"),
+        ("lz4 dict 32K/64", "zstd 3 dict 32K/64"),
+        ("zstd -1 dict 32K/64", "zstd 3 dict 32K/64"),
     ];
     for (fast, dense) in pairs {
-        for saved_min in [192, 384, 768] {
+        for saved_min in [384, 768] {
             let mixed = better(&outcomes, fast, dense, saved_min);
             outcomes.extend(mixed);
         }
@@ -135,32 +135,34 @@ fn designs(train: &[&Page], pages: &[&Page], runs: &[Vec<&Page>], is_first: bool
     for (codec, level) in rows {
         outcomes.push(plain(codec, level, pages));
     }
-    for kib in [4, 16, 60] {
+    for (kib, piece_bytes) in [(16, 64), (16, 512), (32, 64), (32, 512), (60, 64), (60, 512)] {
         let start = Instant::now();
-        let text = trainer::train(train, kib << 10);
+        let text = trainer::train(train, kib << 10, piece_bytes);
         if is_first {
-            println!("Training {kib} KiB: {} ms.", start.elapsed().as_millis());
+            let ms = start.elapsed().as_millis();
+            println!("Training {kib} KiB in pieces of {piece_bytes}: {ms} ms.");
         }
         let dictionaries = Dictionaries::new();
         if dictionaries.publish(&text).is_none() {
             continue;
         }
-        outcomes.push(lz4_behind(&format!("lz4 dict {kib}K"), &dictionaries, pages));
+        let name = format!("dict {kib}K/{piece_bytes}");
+        outcomes.push(lz4_behind(&format!("lz4 {name}"), &dictionaries, pages));
         for level in [-1, 1, 3] {
-            let name = format!("zstd {level} dict {kib}K");
-            outcomes.push(zstd_behind(name, level, &dictionaries, pages));
+            outcomes.push(zstd_behind(format!("zstd {level} {name}"), level, &dictionaries, pages));
         }
     }
     if let Some(text) = foreign(train, 60 << 10) {
         let dictionaries = Dictionaries::new();
         if dictionaries.publish(&text).is_some() {
+            outcomes.push(lz4_behind("lz4 zdict 60K", &dictionaries, pages));
             for level in [-1, 3] {
                 let name = format!("zstd {level} zdict 60K");
                 outcomes.push(zstd_behind(name, level, &dictionaries, pages));
             }
         }
     }
-    for block_pages in [4, 8, 16] {
+    for block_pages in [4, 16] {
         for level in [1, 3, 9] {
             for flush in [1, block_pages] {
                 outcomes.push(blocks(level, block_pages, flush, runs));

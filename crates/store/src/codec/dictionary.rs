@@ -9,7 +9,7 @@
 //!
 //! Publishing may allocate and belongs to a background thread. Looking up takes no lock.
 
-use super::trainer::train as train_on;
+use super::trainer::{train as train_on, PIECE_BYTES};
 use super::zstd_dict::DecoderTables;
 use super::Encoder;
 use crate::{Page, CUTOFF_BYTES, PAGE_SIZE};
@@ -109,31 +109,39 @@ impl Dictionaries {
         self.versions.get(usize::from(version).checked_sub(1)?)?.get()
     }
 
-    /// Trains a dictionary from half of the sample pages, tries it on the other half, and publishes
+    /// Trains a dictionary from three quarters of the sample pages, tries it on the rest, and publishes
     /// it if the codecs of `list` that use one would store those in at least
     /// [`IMPROVEMENT_PERCENT`] percent less than with what is published now. Returns its version.
     ///
-    /// The pages should lie far apart in the application: of neighbours in both halves the trial
+    /// The pages should lie far apart in the application: of neighbours on both sides the trial
     /// promises too much. Takes about a millisecond a page and allocates about 10 KiB a page; for a
     /// background thread.
     pub fn improve(self: &Arc<Self>, list: &[(Codec, i32)], pages: &[&Page]) -> Option<u8> {
         if self.is_full() {
             return None;
         }
-        let half = |odd| pages.iter().copied().skip(odd).step_by(2).collect::<Vec<&Page>>();
-        let (train, test) = (half(0), half(1));
-        let content = train_on(&train, TRAINED_BYTES);
-        let candidate = Dictionaries::new();
-        candidate.publish(&content)?;
-        let (mut before, mut after) = (0, 0);
-        for (codec, level) in list.iter().filter(|(codec, _)| codec.uses_dictionary()) {
-            before += encoded_bytes(*codec, *level, self, &test)?;
-            after += encoded_bytes(*codec, *level, &candidate, &test)?;
+        let (mut train, mut test) = (Vec::new(), Vec::new());
+        for (n, page) in pages.iter().enumerate() {
+            if n % 4 == 3 { &mut test } else { &mut train }.push(*page);
         }
-        if after * 100 > before * (100 - IMPROVEMENT_PERCENT) || after == before {
-            return None;
+        let tried = |dictionaries: &Arc<Dictionaries>| {
+            let uses = list.iter().filter(|(codec, _)| codec.uses_dictionary());
+            uses.map(|(codec, level)| encoded_bytes(*codec, *level, dictionaries, &test)).sum()
+        };
+        let now: Option<u64> = tried(self);
+        let mut best = (now?, None);
+        for piece_bytes in PIECE_BYTES {
+            let content = train_on(&train, TRAINED_BYTES, piece_bytes);
+            let candidate = Dictionaries::new();
+            if candidate.publish(&content).is_some() {
+                let bytes: Option<u64> = tried(&candidate);
+                if bytes? < best.0 {
+                    best = (bytes?, Some(content));
+                }
+            }
         }
-        self.publish(&content)
+        let pays = best.0 * 100 <= now? * (100 - IMPROVEMENT_PERCENT);
+        best.1.filter(|_| pays).and_then(|content| self.publish(&content))
     }
 
     /// Whether there will be no other dictionary.

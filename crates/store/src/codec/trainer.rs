@@ -3,7 +3,7 @@
 //! A dictionary is text that every page is encoded behind, so that matches reach into it. What it
 //! is worth to hold is what *several* pages contain: repeats within one page are found without it.
 //! So each sequence of 8 bytes counts once for each sample page that it occurs in, and a piece of
-//! [`PIECE_BYTES`] is worth the sum over its sequences of the *other* pages that have them. The
+//! a given length is worth the sum over its sequences of the *other* pages that have them. The
 //! most valuable piece is taken, its sequences are worth nothing from then on, and so forth: the
 //! greedy solution of a maximum coverage problem, within 37 % of the best there is. Values only
 //! fall, so a piece at the top of a heap whose value is still the one it was filed under is the
@@ -17,11 +17,9 @@ use std::collections::BinaryHeap;
 
 /// Bytes of a sequence that counts as one thing.
 const GRAM_BYTES: usize = 8;
-/// Bytes taken at once. Longer pieces carry more that is only in one page, shorter ones cut records
-/// in the middle.
-const PIECE_BYTES: usize = 64;
-/// Distance between the pieces that are considered.
-const STRIDE_BYTES: usize = 32;
+/// Lengths of a piece that are worth a try. Long pieces carry what is only in one page, short ones
+/// cut records in the middle; which is worse depends on the application.
+pub const PIECE_BYTES: [usize; 2] = [64, 512];
 /// Bits of the table of counts.
 const TABLE_BITS: u32 = 19;
 
@@ -60,10 +58,10 @@ impl Counts<'_> {
     }
 
     /// What a piece is worth now. A sequence that occurs twice in it counts once.
-    fn value(&mut self, piece: Piece) -> u32 {
+    fn value(&mut self, piece: Piece, len: usize) -> u32 {
         let page = self.pages[usize::from(piece.page)];
         let start = usize::from(piece.at);
-        let grams = start..=start + PIECE_BYTES - GRAM_BYTES;
+        let grams = start..=start + len - GRAM_BYTES;
         let mut value = 0;
         for at in grams.clone() {
             let h = hash(page, at);
@@ -78,13 +76,13 @@ impl Counts<'_> {
         value
     }
 
-    fn take(&mut self, piece: Piece) -> &[u8] {
+    fn take(&mut self, piece: Piece, len: usize) -> &[u8] {
         let page = self.pages[usize::from(piece.page)];
         let start = usize::from(piece.at);
-        for at in start..=start + PIECE_BYTES - GRAM_BYTES {
+        for at in start..=start + len - GRAM_BYTES {
             self.pages_with[hash(page, at)] = 0;
         }
-        &page[start..start + PIECE_BYTES]
+        &page[start..start + len]
     }
 }
 
@@ -95,16 +93,17 @@ struct Piece {
 }
 
 /// A dictionary of at most `bytes_max` bytes out of sample pages (the first [`SAMPLES_MAX`] of
-/// them). Empty if the pages have nothing in common. The most valuable pieces stand last, next to
+/// them), in pieces of `len` bytes, 16 to 4096. Empty if the pages have nothing in common. The most valuable pieces stand last, next to
 /// the page, where matches are cheapest to name.
-pub fn train(pages: &[&Page], bytes_max: usize) -> Vec<u8> {
+pub fn train(pages: &[&Page], bytes_max: usize, len: usize) -> Vec<u8> {
+    let len = len.clamp(2 * GRAM_BYTES, PAGE_SIZE);
     let pages = &pages[..pages.len().min(SAMPLES_MAX)];
     let mut counts = Counts::new(pages);
     let mut heap = BinaryHeap::new();
     for page in 0..pages.len() {
-        for at in (0..=PAGE_SIZE - PIECE_BYTES).step_by(STRIDE_BYTES) {
+        for at in (0..=PAGE_SIZE - len).step_by(len / 2) {
             let piece = Piece { page: page as u16, at: at as u16 };
-            let value = counts.value(piece);
+            let value = counts.value(piece, len);
             if value > 0 {
                 heap.push((value, piece));
             }
@@ -113,9 +112,9 @@ pub fn train(pages: &[&Page], bytes_max: usize) -> Vec<u8> {
     // Filled from the end, the best piece last.
     let mut dictionary = vec![0; bytes_max];
     let mut free = bytes_max;
-    while free >= PIECE_BYTES {
+    while free >= len {
         let Some((filed, piece)) = heap.pop() else { break };
-        let value = counts.value(piece);
+        let value = counts.value(piece, len);
         if value == 0 {
             continue;
         }
@@ -123,8 +122,8 @@ pub fn train(pages: &[&Page], bytes_max: usize) -> Vec<u8> {
             heap.push((value, piece));
             continue;
         }
-        dictionary[free - PIECE_BYTES..free].copy_from_slice(counts.take(piece));
-        free -= PIECE_BYTES;
+        dictionary[free - len..free].copy_from_slice(counts.take(piece, len));
+        free -= len;
     }
     dictionary.split_off(free)
 }
@@ -147,7 +146,7 @@ mod tests {
             pages.push(page);
         }
         let refs: Vec<&Page> = pages.iter().map(|p| &**p).collect();
-        let dictionary = train(&refs, 512);
+        let dictionary = train(&refs, 512, 64);
         let found = (0..256 - 32)
             .filter(|at| dictionary.windows(32).any(|w| w == &shared[*at..*at + 32]))
             .count();
@@ -159,7 +158,7 @@ mod tests {
         let mut random = Random(2);
         let mut page = [0u8; PAGE_SIZE];
         page.fill_with(|| random.word() as u8);
-        assert!(train(&[&page], 1 << 14).is_empty());
-        assert!(train(&[], 1 << 14).is_empty());
+        assert!(train(&[&page], 1 << 14, 64).is_empty());
+        assert!(train(&[], 1 << 14, 64).is_empty());
     }
 }

@@ -25,6 +25,9 @@ pub(super) struct Workspace {
     pub(super) words: NonNull<[u64]>,
 }
 
+// SAFETY: the memory is this value's alone and freed through Rust's allocator, from any thread.
+unsafe impl Send for Workspace {}
+
 impl Workspace {
     pub(super) fn new(bytes: usize) -> Workspace {
         let words = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
