@@ -39,7 +39,7 @@ fn encode_decode_load_and_free_allocate_nothing() {
     let dictionaries = Dictionaries::new();
     let mut codecs = CodecSet::with_dictionaries(&list, &dictionaries).unwrap();
     // Encoders take a dictionary up at their next page, in memory that they have already.
-    let text: Vec<u8> = (0..20_000u32).map(|i| (i * i >> 7) as u8).collect();
+    let text: Vec<u8> = (0..20_000u32).map(|i| ((i * i) >> 7) as u8).collect();
     assert_eq!(dictionaries.publish(&text), Some(1));
     let pages: Vec<[u8; PAGE_SIZE]> = (0..200u32)
         .map(|n| core::array::from_fn(|i| (i as u32 / (n + 1)) as u8 ^ (i % 7) as u8))

@@ -132,6 +132,7 @@ impl Decoder {
                 return Err(Corrupt);
             }
             from += wanted;
+            // A frame that makes nothing out of something ends when its bytes do.
             to += made;
         }
         if to < bytes {
@@ -143,5 +144,92 @@ impl Decoder {
     /// Memory held, in bytes.
     pub fn context_bytes(&self) -> usize {
         self.context.context_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{page as any_page, Random};
+    use std::time::{Duration, Instant};
+
+    fn any_block(random: &mut Random, pages: usize) -> Vec<u8> {
+        (0..pages).flat_map(|_| any_page(random)).collect()
+    }
+
+    #[test]
+    fn every_page_can_be_had_alone() {
+        let mut random = Random(1);
+        let mut decoder = Decoder::new().unwrap();
+        let mut out = vec![0; 2 * BLOCK_PAGES_MAX * PAGE_SIZE];
+        for pages in [1, 4, 8, BLOCK_PAGES_MAX] {
+            for (level, flush) in [(-1, 1), (1, 1), (3, 2), (9, 1), (9, pages), (19, pages)] {
+                let mut encoder = Encoder::new(level, pages, flush).unwrap();
+                for _ in 0..20 {
+                    // The last block of a region may be a shorter one.
+                    let count = 1 + random.below(pages);
+                    let block = any_block(&mut random, count);
+                    let len = encoder.encode(&block, &mut out).unwrap();
+                    for n in 1..=count {
+                        let mut back = vec![0x77; count * PAGE_SIZE];
+                        let made = decoder.decode(&out[..len], n * PAGE_SIZE, &mut back).unwrap();
+                        assert!(made >= n * PAGE_SIZE && back[..made] == block[..made]);
+                        if flush == 1 {
+                            assert_eq!(made, n * PAGE_SIZE, "it decoded more than was asked for");
+                        }
+                    }
+                    let mut more = vec![0; (count + 1) * PAGE_SIZE];
+                    let past_end = decoder.decode(&out[..len], more.len(), &mut more);
+                    assert_eq!(past_end, Err(Corrupt));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_forgotten() {
+        let mut random = Random(2);
+        let noise: Vec<u8> = (0..4 * PAGE_SIZE).map(|_| random.word() as u8).collect();
+        let mut encoder = Encoder::new(3, 4, 1).unwrap();
+        let mut decoder = Decoder::new().unwrap();
+        assert_eq!(encoder.encode(&noise, &mut vec![0; 4 * crate::CUTOFF_BYTES]), None);
+        assert_eq!(encoder.encode(&noise, &mut []), None);
+        let block = any_block(&mut random, 4);
+        let mut out = vec![0; 8 * PAGE_SIZE];
+        let len = encoder.encode(&block, &mut out).unwrap();
+        let mut back = vec![0; 4 * PAGE_SIZE];
+        assert_eq!(decoder.decode(&out[..len], back.len(), &mut back), Ok(block.len()));
+        assert!(back == block);
+        assert!(Encoder::new(1, BLOCK_PAGES_MAX + 1, 1).is_none());
+        assert!(Encoder::new(1, 4, 0).is_none());
+    }
+
+    #[test]
+    fn any_bytes_are_pages_or_an_error() {
+        let mut random = Random(3);
+        let mut encoder = Encoder::new(1, 4, 1).unwrap();
+        let mut decoder = Decoder::new().unwrap();
+        let mut out = vec![0; 8 * PAGE_SIZE];
+        let mut back = vec![0; 4 * PAGE_SIZE];
+        let (start, mut tries, mut decoded) = (Instant::now(), 0u64, 0u64);
+        while start.elapsed() < Duration::from_millis(1500) {
+            let block = any_block(&mut random, 4);
+            let len = encoder.encode(&block, &mut out).unwrap();
+            for _ in 0..20 {
+                let mut bytes = out[..len].to_vec();
+                match random.below(4) {
+                    0 => bytes.truncate(random.below(len)),
+                    1 => bytes.fill_with(|| random.word() as u8 & 0x33),
+                    _ => (0..1 + random.below(4))
+                        .for_each(|_| bytes[random.below(len)] = random.word() as u8),
+                }
+                let wanted = (1 + random.below(4)) * PAGE_SIZE;
+                tries += 1;
+                decoded += u64::from(decoder.decode(&bytes, wanted, &mut back).is_ok());
+            }
+            assert_eq!(decoder.decode(&out[..len], block.len(), &mut back), Ok(block.len()));
+            assert!(back == block, "a context remembers what it should not");
+        }
+        println!("{tries} inputs, {decoded} of them decoded");
     }
 }
