@@ -6,8 +6,8 @@
 //! to train on and pages to test on, prints a table of designs: codecs one page at a time, the same
 //! behind a dictionary, blocks of several pages, and the better of two codecs for each page. The
 //! frontier of the plain codecs and of DRAM is the lower convex hull of cost against latency,
-//! because a planner can mix tiers; `gain` says by how much a design's cost is below that hull at the
-//! design's own latency, in percent of the hull's cost, for two costs of a fault.
+//! because a planner can mix tiers; `gain` says by how much a design's cost is below that hull at
+//! the design's own latency, in percent of the hull's cost, for two costs of a fault.
 //!
 //! Times are those of one thread; for each page the least of three passes. Cost is zsmalloc's pages
 //! and tables for the encoded test pages plus 4 KiB for each refused page, divided by 4 KiB a page.

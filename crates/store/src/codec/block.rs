@@ -94,8 +94,8 @@ impl Decoder {
         Some(Decoder { context: zstd::Decoder::new()? })
     }
 
-    /// Decodes at least the first `bytes` bytes of a block to the front of `pages`; returns how many
-    /// there are now. The rest of the buffer has no meaning.
+    /// Decodes at least the first `bytes` bytes of a block to the front of `pages`; returns how
+    /// many there are now. The rest of the buffer has no meaning.
     pub fn decode(
         &mut self,
         stored: &[u8],

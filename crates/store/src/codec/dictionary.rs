@@ -109,8 +109,8 @@ impl Dictionaries {
         self.versions.get(usize::from(version).checked_sub(1)?)?.get()
     }
 
-    /// Trains a dictionary from three quarters of the sample pages, tries it on the rest, and publishes
-    /// it if the codecs of `list` that use one would store those in at least
+    /// Trains a dictionary from three quarters of the sample pages, tries it on the rest, and
+    /// publishes it if the codecs of `list` that use one would store those in at least
     /// [`IMPROVEMENT_PERCENT`] percent less than with what is published now. Returns its version.
     ///
     /// The pages should lie far apart in the application: of neighbours on both sides the trial

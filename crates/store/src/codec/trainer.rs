@@ -9,8 +9,8 @@
 //! fall, so a piece at the top of a heap whose value is still the one it was filed under is the
 //! best of all (Minoux's lazy evaluation), and few have to be valued twice.
 //!
-//! It is our own, and not zstd's trainer, because that one calls `malloc`, which in a runtime is the
-//! application's; and its result serves LZ4 as well. Allocates up to 3 MiB for its duration.
+//! It is our own, and not zstd's trainer, because that one calls `malloc`, which in a runtime is
+//! the application's; and its result serves LZ4 as well. Allocates up to 3 MiB for its duration.
 
 use crate::{Page, PAGE_SIZE};
 use std::collections::BinaryHeap;
@@ -93,7 +93,8 @@ struct Piece {
 }
 
 /// A dictionary of at most `bytes_max` bytes out of sample pages (the first [`SAMPLES_MAX`] of
-/// them), in pieces of `len` bytes, 16 to 4096. Empty if the pages have nothing in common. The most valuable pieces stand last, next to
+/// them), in pieces of `len` bytes, 16 to 4096. Empty if the pages have nothing in common. The most
+/// valuable pieces stand last, next to
 /// the page, where matches are cheapest to name.
 pub fn train(pages: &[&Page], bytes_max: usize, len: usize) -> Vec<u8> {
     let len = len.clamp(2 * GRAM_BYTES, PAGE_SIZE);

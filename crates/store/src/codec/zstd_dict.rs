@@ -63,7 +63,7 @@ impl DecoderTables {
 pub struct Encoder {
     context: zstd::Encoder,
     dictionaries: Arc<Dictionaries>,
-    /// Room for the tables of the longest dictionary; `version` says whose they are, 0 for nobody's.
+    /// Room for the tables of the longest dictionary; `version` says whose they are, 0 for none.
     tables: Workspace,
     params: z::ZSTD_compressionParameters,
     /// The newest dictionary that was looked at, usable or not.
