@@ -49,11 +49,15 @@ pub enum Codec {
     LzoRle = 5,
     /// IBM's 842, in the format of the kernel's software implementation.
     C842 = 6,
+    /// Zstandard behind a dictionary trained from the application's own pages.
+    ZstdDict = 7,
+    /// LZ4 behind such a dictionary.
+    Lz4Dict = 8,
 }
 
 impl Codec {
     /// All codecs, in wire order.
-    pub const ALL: [Codec; 7] = [
+    pub const ALL: [Codec; 9] = [
         Codec::Lz4,
         Codec::Lzo,
         Codec::Deflate,
@@ -61,6 +65,8 @@ impl Codec {
         Codec::Lz4hc,
         Codec::LzoRle,
         Codec::C842,
+        Codec::ZstdDict,
+        Codec::Lz4Dict,
     ];
 
     /// Name in configuration files and reports.
@@ -73,13 +79,21 @@ impl Codec {
             Codec::Lz4hc => "lz4hc",
             Codec::LzoRle => "lzo-rle",
             Codec::C842 => "842",
+            Codec::ZstdDict => "zstd-dict",
+            Codec::Lz4Dict => "lz4-dict",
         }
     }
 
     /// The level used when the configuration names none.
     pub fn default_level(self) -> i32 {
         match self {
-            Codec::Lz4 | Codec::Lzo | Codec::LzoRle | Codec::C842 | Codec::Zstd => 1,
+            Codec::Lz4
+            | Codec::Lz4Dict
+            | Codec::Lzo
+            | Codec::LzoRle
+            | Codec::C842
+            | Codec::Zstd => 1,
+            Codec::ZstdDict => 3,
             Codec::Deflate => 6,
             Codec::Lz4hc => 9,
         }
@@ -89,12 +103,17 @@ impl Codec {
     /// `malloc` for each page, which the runtime must not, and saves hardly more than at 9.
     pub fn levels(self) -> (i32, i32) {
         match self {
-            Codec::Lz4 => (1, 65),
+            Codec::Lz4 | Codec::Lz4Dict => (1, 65),
             Codec::Lzo | Codec::LzoRle | Codec::C842 => (1, 1),
             Codec::Deflate => (1, 12),
-            Codec::Zstd => (-7, 19),
+            Codec::Zstd | Codec::ZstdDict => (-7, 19),
             Codec::Lz4hc => (2, 9),
         }
+    }
+
+    /// Whether what it makes of a page depends on a dictionary of the application's own.
+    pub fn uses_dictionary(self) -> bool {
+        matches!(self, Codec::ZstdDict | Codec::Lz4Dict)
     }
 
     /// Inverse of [`Codec::name`].

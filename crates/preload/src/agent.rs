@@ -17,12 +17,13 @@ use crate::stores::Stores;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{media, memory, proc, thread};
 use crate::tracker::Tracker;
+use crate::training;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
+use terrace_core::state::PAGE_BYTES;
 use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::{
     split_message, Configure, FromRuntime, Hello, Report, TierReport, ToRuntime, VERSION,
@@ -62,7 +63,8 @@ pub fn run(path: &std::path::Path) {
             return;
         }
     };
-    Agent { rt, queue, tracker: Tracker::new(rt), link, estimates: Vec::new() }.serve();
+    let (tracker, trainer) = (Tracker::new(rt), training::start(rt));
+    Agent { rt, queue, tracker, trainer, link, estimates: Vec::new(), estimated_with: 0 }.serve();
 }
 
 /// The features in order of what we can do without: all, then without fork events, which need
@@ -165,6 +167,9 @@ struct Agent {
     link: Link,
     /// By tier: stored share in thousandths, decode time in ns.
     estimates: Vec<(u32, u32)>,
+    /// The dictionary (0 for none) that the estimates were made with.
+    estimated_with: u8,
+    trainer: Option<Arc<training::Bell>>,
 }
 
 impl Agent {
@@ -200,8 +205,14 @@ impl Agent {
     fn window(&mut self, n: u32) {
         let regions = self.tracker.close();
         let closed = self.rt.window.swap(n, Ordering::Relaxed);
-        if self.estimates.is_empty() || closed.is_multiple_of(ESTIMATE_EVERY) {
+        let dictionary = self.rt.stores.dictionaries.newest().map_or(0, |d| d.version());
+        let is_stale = dictionary != self.estimated_with || closed.is_multiple_of(ESTIMATE_EVERY);
+        if self.estimates.is_empty() || is_stale {
             self.estimates = self.estimate().unwrap_or_default();
+            self.estimated_with = dictionary;
+        }
+        if let Some(trainer) = &self.trainer {
+            trainer.ring();
         }
         let report = self.report(closed, regions);
         self.link.send(&FromRuntime::Report(Box::new(report)));
@@ -283,7 +294,7 @@ impl Agent {
     /// What each tier would make of the application's own pages: encodes a sample of those that
     /// are at home. `None` if there are none.
     fn estimate(&self) -> Option<Vec<(u32, u32)>> {
-        let pages = self.sample_pages();
+        let pages = training::sample_pages(self.rt, ESTIMATE_PAGES);
         let mut codecs = self.rt.stores.codec_set().ok()?;
         let cutoff = self.rt.stores.config.cutoff_bytes as usize;
         if pages.is_empty() {
@@ -320,24 +331,6 @@ impl Agent {
             out.push((share as u32, ns as u32));
         }
         Some(out)
-    }
-
-    fn sample_pages(&self) -> Vec<Box<Page>> {
-        let regions: Vec<_> = self.rt.table.all().into_iter().filter(|r| r.is_followed()).collect();
-        let mut pages = Vec::new();
-        for k in 0..ESTIMATE_PAGES {
-            let Some(r) = regions.get(k * regions.len() / ESTIMATE_PAGES) else { break };
-            let i = (k * 197) % REGION_PAGES;
-            let present = self.rt.pagemap.present(r.base).unwrap_or([0; 8]);
-            let home = r.word(i).state() == PageState::Home && r.is_registered(i);
-            if home && present[i / 64] >> (i % 64) & 1 == 1 {
-                let mut page = Box::new([0; PAGE_BYTES]);
-                if proc::read_application_page(r.address(i), &mut page) {
-                    pages.push(page);
-                }
-            }
-        }
-        pages
     }
 }
 

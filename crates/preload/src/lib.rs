@@ -29,6 +29,7 @@ pub mod stats;
 pub mod stores;
 pub mod sys;
 pub mod tracker;
+pub mod training;
 
 #[cfg(not(test))]
 #[global_allocator]

@@ -1,8 +1,10 @@
 //! The tiers of this process, composed in one place: codec + pool + medium by configuration.
 
 use crate::sys::media;
+use std::sync::Arc;
 use terrace_core::tier::{Codec, Medium, TierId, TierSpec};
 use terrace_core::wire::{Configure, TierConfig};
+use terrace_store::codec::dictionary::Dictionaries;
 use terrace_store::codec::ContextError;
 use terrace_store::{CodecSet, DecoderSet, Tier};
 
@@ -10,6 +12,8 @@ use terrace_store::{CodecSet, DecoderSet, Tier};
 pub struct Stores {
     /// What was asked for.
     pub config: Configure,
+    /// What tiers with dictionaries encode with. Empty until the trainer has published one.
+    pub dictionaries: Arc<Dictionaries>,
     tiers: Vec<Tier>,
 }
 
@@ -36,7 +40,7 @@ impl Stores {
                 .map_err(|why| format!("the medium of tier {} cannot be used: {why}", n + 1))?;
             tiers.push(Tier::new(&spec(t), medium, config.cutoff_bytes as usize));
         }
-        Ok(Stores { config, tiers })
+        Ok(Stores { config, dictionaries: Dictionaries::new(), tiers })
     }
 
     /// The tier and its configuration; `None` for DRAM and for tiers that do not exist.
@@ -52,15 +56,17 @@ impl Stores {
 
     /// Decoders for every codec in use.
     pub fn decoders(&self) -> Result<DecoderSet, ContextError> {
-        DecoderSet::new(self.codecs().into_iter().map(|(c, _)| c))
+        let codecs = self.codecs().into_iter().map(|(c, _)| c);
+        DecoderSet::with_dictionaries(codecs, &self.dictionaries)
     }
 
     /// Encoders (in tier order) and decoders.
     pub fn codec_set(&self) -> Result<CodecSet, ContextError> {
-        CodecSet::new(&self.codecs())
+        CodecSet::with_dictionaries(&self.codecs(), &self.dictionaries)
     }
 
-    fn codecs(&self) -> Vec<(Codec, i32)> {
+    /// Codec and level of every tier, in tier order.
+    pub fn codecs(&self) -> Vec<(Codec, i32)> {
         self.config.tiers.iter().map(|t| (t.codec, t.level)).collect()
     }
 }

@@ -13,6 +13,7 @@ use core::ffi::c_void;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_core::tier::{Codec, Medium, Pool, TierSpec};
+use terrace_store::codec::dictionary::Dictionaries;
 use terrace_store::codec::Encoder;
 use terrace_store::{CodecSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_SIZE};
 
@@ -80,7 +81,11 @@ fn every_level_encodes_without_allocating(pages: &[[u8; PAGE_SIZE]]) {
 #[test]
 fn encode_decode_load_and_free_allocate_nothing() {
     let list: Vec<(Codec, i32)> = Codec::ALL.iter().map(|c| (*c, c.default_level())).collect();
-    let mut codecs = CodecSet::new(&list).unwrap();
+    let dictionaries = Dictionaries::new();
+    let mut codecs = CodecSet::with_dictionaries(&list, &dictionaries).unwrap();
+    // Encoders take a dictionary up at their next page, in memory that they have already.
+    let text: Vec<u8> = (0..20_000u32).map(|i| ((i * i) >> 7) as u8).collect();
+    assert_eq!(dictionaries.publish(&text), Some(1));
     let pages: Vec<[u8; PAGE_SIZE]> = (0..200u32)
         .map(|n| core::array::from_fn(|i| (i as u32 / (n + 1)) as u8 ^ (i % 7) as u8))
         .collect();
@@ -99,6 +104,11 @@ fn encode_decode_load_and_free_allocate_nothing() {
             let encoder = codecs.encoders.get(n).unwrap();
             let mut handles = Vec::with_capacity(pages.len());
             // The first store makes tables; the way down may. The codec may not.
+            if codec.uses_dictionary() {
+                let before = CALLS.load(Ordering::Relaxed);
+                encoder.encode(&pages[0], &mut scratch).unwrap();
+                assert_eq!((scratch[0], CALLS.load(Ordering::Relaxed)), (1, before));
+            }
             let deflate_before = terrace_store::codec::deflate::allocations();
             for page in &pages {
                 handles.push(tier.store_page(encoder, page, &mut scratch));

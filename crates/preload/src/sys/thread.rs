@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
 pub const STACK_BYTES: usize = 512 << 10;
 
-/// Threads a runtime can have: agent, pager, at most 8 movers and the loaders.
-pub const THREADS_MAX: usize = 10 + crate::loader::LOADERS;
+/// Threads a runtime can have: agent, pager, trainer, at most 8 movers and the loaders.
+pub const THREADS_MAX: usize = 11 + crate::loader::LOADERS;
 
 static STACKS: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 

@@ -15,18 +15,27 @@
 //! | lz4hc | 256 Ki (hash and chain tables) | 0 |
 //! | lzo-rle | 12 Ki (hash table and stream) | 0 |
 //! | 842 | 16 Ki (hash tables and stream) | 0 |
+//! | zstd-dict | as zstd and the tables of a dictionary, 1 Mi at most | 94 Ki |
+//! | lz4-dict | 32 Ki (two hash tables) | 0 |
+//!
+//! A dictionary itself takes its length and 27 Ki, once for the process ([`dictionary`]).
 //!
 //! What each makes of pages, and how fast: `examples/tier_bench.rs`. Each is checked against
 //! another implementation of its format (`foreign_tests.rs`), and its decoder against any bytes
 //! (`fuzz.rs`).
 
+pub mod block;
 pub mod c842;
 mod crc32;
 pub mod deflate;
+pub mod dictionary;
 pub mod lz4;
+pub mod lz4_dict;
 pub mod lz4hc;
 pub mod lzo;
+pub mod trainer;
 pub mod zstd;
+pub mod zstd_dict;
 
 #[cfg(test)]
 mod foreign_tests;
@@ -38,6 +47,8 @@ mod plain;
 mod tests;
 
 use crate::Page;
+use dictionary::Dictionaries;
+use std::sync::Arc;
 use terrace_core::tier::Codec;
 
 /// The stored bytes are not the encoding of a page.
@@ -83,11 +94,25 @@ pub enum Encoder {
     Lz4hc(lz4hc::Encoder),
     /// 842.
     C842(c842::Encoder),
+    /// Zstandard behind a dictionary.
+    ZstdDict(zstd_dict::Encoder),
+    /// LZ4 behind a dictionary.
+    Lz4Dict(lz4_dict::Encoder),
 }
 
 impl Encoder {
-    /// Makes the context; the only place where an encoder allocates.
+    /// Makes the context; the only place where an encoder allocates. A codec with dictionaries
+    /// gets none.
     pub fn new(codec: Codec, level: i32) -> Result<Encoder, ContextError> {
+        Encoder::with_dictionaries(codec, level, &Dictionaries::new())
+    }
+
+    /// As [`Encoder::new`], with the application's dictionaries.
+    pub fn with_dictionaries(
+        codec: Codec,
+        level: i32,
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<Encoder, ContextError> {
         let (lowest, highest) = codec.levels();
         let error = ContextError { codec, level };
         if !(lowest..=highest).contains(&level) {
@@ -101,6 +126,12 @@ impl Encoder {
             Codec::Lz4hc => Encoder::Lz4hc(lz4hc::Encoder::new(level).ok_or(error)?),
             Codec::LzoRle => Encoder::Lzo(lzo::Encoder::with_zero_runs()),
             Codec::C842 => Encoder::C842(c842::Encoder::new()),
+            Codec::ZstdDict => Encoder::ZstdDict(
+                zstd_dict::Encoder::new(level, dictionaries.clone()).ok_or(error)?,
+            ),
+            Codec::Lz4Dict => {
+                Encoder::Lz4Dict(lz4_dict::Encoder::new(level, dictionaries.clone()).ok_or(error)?)
+            }
         })
     }
 
@@ -114,6 +145,8 @@ impl Encoder {
             Encoder::Zstd(e) => e.encode(page, out),
             Encoder::Lz4hc(e) => e.encode(page, out),
             Encoder::C842(e) => e.encode(page, out),
+            Encoder::ZstdDict(e) => e.encode(page, out),
+            Encoder::Lz4Dict(e) => e.encode(page, out),
         }
     }
 
@@ -126,6 +159,8 @@ impl Encoder {
             Encoder::Zstd(e) => e.context_bytes(),
             Encoder::Lz4hc(e) => e.context_bytes(),
             Encoder::C842(e) => e.context_bytes(),
+            Encoder::ZstdDict(e) => e.context_bytes(),
+            Encoder::Lz4Dict(e) => e.context_bytes(),
         }
     }
 }
@@ -139,15 +174,27 @@ pub struct EncoderSet {
 }
 
 impl EncoderSet {
-    /// One encoder for each entry; equal entries share one.
+    /// One encoder for each entry; equal entries share one. No dictionaries.
     pub fn new(list: &[(Codec, i32)]) -> Result<EncoderSet, ContextError> {
+        EncoderSet::with_dictionaries(list, &Dictionaries::new())
+    }
+
+    /// As [`EncoderSet::new`], with the application's dictionaries.
+    pub fn with_dictionaries(
+        list: &[(Codec, i32)],
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<EncoderSet, ContextError> {
         let mut distinct: Vec<(Codec, i32)> = Vec::new();
         let mut set = EncoderSet { encoders: Vec::new(), by_tier: Vec::new() };
         for wanted in list {
             let place = match distinct.iter().position(|d| d == wanted) {
                 Some(place) => place,
                 None => {
-                    set.encoders.push(Encoder::new(wanted.0, wanted.1)?);
+                    set.encoders.push(Encoder::with_dictionaries(
+                        wanted.0,
+                        wanted.1,
+                        dictionaries,
+                    )?);
                     distinct.push(*wanted);
                     distinct.len() - 1
                 }
@@ -174,12 +221,30 @@ pub struct DecoderSet {
     known: [bool; Codec::ALL.len()],
     deflate: Option<deflate::Decoder>,
     zstd: Option<zstd::Decoder>,
+    zstd_dict: Option<zstd_dict::Decoder>,
+    lz4_dict: Option<Arc<Dictionaries>>,
 }
 
 impl DecoderSet {
     /// Decoders for these codecs (decoding does not depend on the level).
+    /// What was encoded with a dictionary cannot be decoded.
     pub fn new(codecs: impl IntoIterator<Item = Codec>) -> Result<DecoderSet, ContextError> {
-        let mut set = DecoderSet { known: [false; Codec::ALL.len()], deflate: None, zstd: None };
+        DecoderSet::with_dictionaries(codecs, &Dictionaries::new())
+    }
+
+    /// As [`DecoderSet::new`], with the application's dictionaries. One that is published later is
+    /// known from then on.
+    pub fn with_dictionaries(
+        codecs: impl IntoIterator<Item = Codec>,
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<DecoderSet, ContextError> {
+        let mut set = DecoderSet {
+            known: [false; Codec::ALL.len()],
+            deflate: None,
+            zstd: None,
+            zstd_dict: None,
+            lz4_dict: None,
+        };
         for codec in codecs {
             let error = ContextError { codec, level: 0 };
             set.known[codec as usize] = true;
@@ -190,6 +255,11 @@ impl DecoderSet {
                 Codec::Zstd if set.zstd.is_none() => {
                     set.zstd = Some(zstd::Decoder::new().ok_or(error)?);
                 }
+                Codec::ZstdDict if set.zstd_dict.is_none() => {
+                    let decoder = zstd_dict::Decoder::new(dictionaries.clone());
+                    set.zstd_dict = Some(decoder.ok_or(error)?);
+                }
+                Codec::Lz4Dict => set.lz4_dict = Some(dictionaries.clone()),
                 _ => {}
             }
         }
@@ -208,13 +278,18 @@ impl DecoderSet {
             Codec::C842 => c842::decode(stored, page),
             Codec::Deflate => self.deflate.as_mut().ok_or(Corrupt)?.decode(stored, page),
             Codec::Zstd => self.zstd.as_mut().ok_or(Corrupt)?.decode(stored, page),
+            Codec::ZstdDict => self.zstd_dict.as_mut().ok_or(Corrupt)?.decode(stored, page),
+            Codec::Lz4Dict => {
+                lz4_dict::decode(self.lz4_dict.as_ref().ok_or(Corrupt)?, stored, page)
+            }
         }
     }
 
-    /// Memory held, in bytes.
+    /// Memory held, in bytes, without the dictionaries, which all decoders share.
     pub fn context_bytes(&self) -> usize {
         self.deflate.as_ref().map_or(0, deflate::Decoder::context_bytes)
             + self.zstd.as_ref().map_or(0, zstd::Decoder::context_bytes)
+            + self.zstd_dict.as_ref().map_or(0, zstd_dict::Decoder::context_bytes)
     }
 }
 
@@ -229,9 +304,18 @@ pub struct CodecSet {
 impl CodecSet {
     /// Contexts for a list of (codec, level), one entry for each compressed tier.
     pub fn new(list: &[(Codec, i32)]) -> Result<CodecSet, ContextError> {
+        CodecSet::with_dictionaries(list, &Dictionaries::new())
+    }
+
+    /// As [`CodecSet::new`], with the application's dictionaries.
+    pub fn with_dictionaries(
+        list: &[(Codec, i32)],
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<CodecSet, ContextError> {
+        let codecs = list.iter().map(|(codec, _)| *codec);
         Ok(CodecSet {
-            encoders: EncoderSet::new(list)?,
-            decoders: DecoderSet::new(list.iter().map(|(codec, _)| *codec))?,
+            encoders: EncoderSet::with_dictionaries(list, dictionaries)?,
+            decoders: DecoderSet::with_dictionaries(codecs, dictionaries)?,
         })
     }
 }

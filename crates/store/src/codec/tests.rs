@@ -184,6 +184,8 @@ fn contexts_are_small() {
         // Level 0 is another name of level 3.
         Codec::Zstd if level < 3 && level != 0 => 73 << 10,
         Codec::Zstd => 400 << 10,
+        Codec::ZstdDict => 2 << 20,
+        Codec::Lz4Dict => 33 << 10,
     };
     for codec in Codec::ALL {
         for level in codec.levels().0..=codec.levels().1 {

@@ -21,17 +21,20 @@ use zstd_sys as z;
 
 /// Memory handed to the library, aligned to 8 as it demands. A raw pointer, because the library
 /// keeps pointers into it between calls: a `Box` would claim to be their only owner.
-struct Workspace {
-    words: NonNull<[u64]>,
+pub(super) struct Workspace {
+    pub(super) words: NonNull<[u64]>,
 }
 
+// SAFETY: the memory is this value's alone and freed through Rust's allocator, from any thread.
+unsafe impl Send for Workspace {}
+
 impl Workspace {
-    fn new(bytes: usize) -> Workspace {
+    pub(super) fn new(bytes: usize) -> Workspace {
         let words = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
         Workspace { words: NonNull::from(Box::leak(words)) }
     }
 
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.words.len() * 8
     }
 }
@@ -44,9 +47,33 @@ impl Drop for Workspace {
     }
 }
 
-fn failed(result: usize) -> bool {
+pub(super) fn failed(result: usize) -> bool {
     // SAFETY: a pure function of its argument.
     unsafe { z::ZSTD_isError(result) != 0 }
+}
+
+/// Sets what all frames here have in common.
+pub(super) fn configure(
+    context: NonNull<z::ZSTD_CCtx>,
+    level: i32,
+    params: z::ZSTD_compressionParameters,
+) -> Option<()> {
+    use z::ZSTD_cParameter as P;
+    let set = [
+        (P::ZSTD_c_compressionLevel, level),
+        (P::ZSTD_c_experimentalParam2, z::ZSTD_format_e::ZSTD_f_zstd1_magicless as i32),
+        (P::ZSTD_c_contentSizeFlag, 0),
+        (P::ZSTD_c_checksumFlag, 0),
+        (P::ZSTD_c_dictIDFlag, 0),
+    ];
+    for (param, value) in set {
+        // SAFETY: the caller's context is live and nobody else uses it.
+        if failed(unsafe { z::ZSTD_CCtx_setParameter(context.as_ptr(), param, value) }) {
+            return None;
+        }
+    }
+    // SAFETY: as above.
+    (!failed(unsafe { z::ZSTD_CCtx_setCParams(context.as_ptr(), params) })).then_some(())
 }
 
 /// A Zstandard encoder of one level.
@@ -75,31 +102,22 @@ impl Encoder {
         // the context because both live in the same `Encoder`.
         let context =
             unsafe { z::ZSTD_initStaticCCtx(workspace.words.as_ptr().cast(), workspace.bytes()) };
-        let mut encoder = Encoder { context: NonNull::new(context)?, workspace };
-        encoder.configure(level, params)?;
+        let context = NonNull::new(context)?;
+        configure(context, level, params)?;
+        let mut encoder = Encoder { context, workspace };
         // The estimate is the library's promise; hold it to that here, where failing is allowed,
         // and not at the first page.
         encoder.encode(&[0x5a; PAGE_SIZE], &mut [0; 64])?;
         Some(encoder)
     }
 
-    fn configure(&mut self, level: i32, params: z::ZSTD_compressionParameters) -> Option<()> {
-        use z::ZSTD_cParameter as P;
-        let set = [
-            (P::ZSTD_c_compressionLevel, level),
-            (P::ZSTD_c_experimentalParam2, z::ZSTD_format_e::ZSTD_f_zstd1_magicless as i32),
-            (P::ZSTD_c_contentSizeFlag, 0),
-            (P::ZSTD_c_checksumFlag, 0),
-            (P::ZSTD_c_dictIDFlag, 0),
-        ];
-        for (param, value) in set {
-            // SAFETY: the context is live and ours alone (`&mut self`).
-            if failed(unsafe { z::ZSTD_CCtx_setParameter(self.context.as_ptr(), param, value) }) {
-                return None;
-            }
-        }
-        // SAFETY: as above.
-        (!failed(unsafe { z::ZSTD_CCtx_setCParams(self.context.as_ptr(), params) })).then_some(())
+    /// Lets frames from now on refer to a dictionary, or to none for null, which is also what stays
+    /// if the library refuses (false). The tables must stay as they are until this is called again
+    /// or the encoder is dropped.
+    pub(super) fn refer_to(&mut self, tables: *const z::ZSTD_CDict) -> bool {
+        // SAFETY: the context is live and ours alone (`&mut self`). It keeps the pointer, which the
+        // caller keeps valid.
+        unsafe { !failed(z::ZSTD_CCtx_refCDict(self.context.as_ptr(), tables)) }
     }
 
     /// See [`super::Encoder::encode`].
@@ -151,6 +169,10 @@ impl Decoder {
             )
         };
         (!failed(set)).then_some(Decoder { context, workspace })
+    }
+
+    pub(super) fn context(&mut self) -> *mut z::ZSTD_DCtx {
+        self.context.as_ptr()
     }
 
     /// Decodes frames that must fill the page exactly.
