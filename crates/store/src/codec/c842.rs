@@ -12,7 +12,7 @@
 //! | 27 | 6 bits, N | the block before once more, N + 1 times |
 //! | 28 | - | a block of zeros |
 //! | 29 | 3 bits, N, and N bytes | the last bytes of what is no multiple of 8: never in a page |
-//! | 30 | 32 bits, the CRC of all bytes ([`super::crc32`]); then zeros up to a multiple of 8 bytes | the end |
+//! | 30 | 32 bits, the CRC of all bytes (`crc32.rs`); then zeros up to a multiple of 8 bytes | the end |
 //!
 //! A template has parts of 2, 4 or 8 bytes, each either there as it is or as an index of the same
 //! bytes in what came before. An index counts in units of the part's size, from the start of the
