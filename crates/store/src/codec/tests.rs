@@ -17,7 +17,8 @@ fn round_trip(encoder: &mut Encoder, decoders: &mut DecoderSet, codec: Codec, pa
         assert_eq!(decoders.decode(codec, &exact[..again], &mut back), Ok(()));
         assert!(back == *page);
     } else {
-        let may_need_room = matches!(codec, Codec::Deflate | Codec::Zstd | Codec::Lz4hc);
+        use Codec::{Deflate, Lz4Dict, Lz4hc, Zstd, ZstdDict};
+        let may_need_room = matches!(codec, Deflate | Zstd | ZstdDict | Lz4hc | Lz4Dict);
         assert!(may_need_room, "{len} bytes of {} did not fit {len}", codec.name());
     }
     if len > 1 {
