@@ -7,6 +7,7 @@ The hazard programs check every byte.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -88,6 +89,19 @@ def test_a_file_too_small(sandbox: Sandbox, program: Compiler) -> None:
         assert sum(t["refused"]["pool_full"] for t in tiers) > 1000, tiers
         assert all(t["pool_bytes"] <= 1 << 20 for t in tiers), tiers
         assert faults_from_tiers(last) > 0
+
+
+def test_a_file_that_cannot_be_read(sandbox: Sandbox, program: Compiler) -> None:
+    """Tried again, then the program ends with one line; never with wrong bytes."""
+    with sandbox.start(program("lose_file"), options=file_options(sandbox)) as run:
+        status = run.conclude()
+        report = f"{status}: {run.lines}\n{run.stderr()}"
+        assert run.lines[-1] == "CLOSED", report
+        assert status == 128 + signal.SIGABRT, report
+        said = [line for line in run.stderr().splitlines() if "the stored copy of page" in line]
+        assert len(said) == 1, report
+        assert "could not be read from its medium, tried again and again; ending" in said[0], report
+        assert (sandbox.folder / "own").stat().st_size == 0, "the program's own file was written"
 
 
 def test_money_of_a_file(sandbox: Sandbox, program: Compiler) -> None:
