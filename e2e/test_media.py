@@ -156,15 +156,19 @@ def small_filesystem(sandbox: Sandbox) -> Iterator[Callable[[str, int], Path]]:
             pytest.fail(f"{folder} could not be unmounted")
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+@pytest.mark.parametrize(("kind", "mib"), [("tmpfs", 2), ("ext4", 4)])
 def test_a_full_filesystem(
-    sandbox: Sandbox, program: Compiler, small_filesystem: Callable[[str, int], Path], kind: str
+    sandbox: Sandbox,
+    program: Compiler,
+    small_filesystem: Callable[[str, int], Path],
+    kind: str,
+    mib: int,
 ) -> None:
     """The filesystem is smaller than the capacity says: refused and counted, nothing lost."""
-    folder = small_filesystem(kind, 4)
+    folder = small_filesystem(kind, mib)
     medium = f'kind = "file"\ndirectory = "{folder}"\ncapacity_mib = 256'
     options = options_for(sandbox, medium)
-    with sandbox.start(program("overflow"), "1500", options=options) as run:
+    with sandbox.start(program("overflow"), "1000", options=options) as run:
         assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
         tiers = run.windows()[-1]["tiers"][1:]
         assert sum(t["refused"]["pool_full"] for t in tiers) > 1000, tiers
@@ -193,11 +197,30 @@ NODES = sorted(int(p.name[4:]) for p in Path("/sys/devices/system/node").glob("n
 
 
 @pytest.mark.skipif(len(NODES) < 2, reason="this machine has one NUMA node")
-@pytest.mark.parametrize("name", ["touch", "fork_reads", "threads"])
-def test_on_another_node(sandbox: Sandbox, program: Compiler, name: str) -> None:
-    """Pages go to the node that was named, and come back whole."""
+def test_on_another_node(sandbox: Sandbox, program: Compiler) -> None:
+    """Pages go to the node that was named and to no other, and come back whole."""
+    node = NODES[-1]
+    options = options_for(sandbox, f'kind = "numa"\nnode = {node}')
+    with sandbox.start(program("linger"), options=options) as run:
+        pid = int(run.until("PID").split()[1])
+        maps = Path(f"/proc/{pid}/numa_maps").read_text().splitlines()
+        bound = [line for line in maps if f" bind:{node} " in line]
+        pages = dict.fromkeys(NODES, 0)
+        for field in (f for line in bound for f in line.split() if f[0] == "N"):
+            on, _, count = field[1:].partition("=")
+            pages[int(on)] += int(count)
+        held = sum(t["pool_bytes"] for t in run.windows()[-1]["tiers"][1:]) // 4096
+        assert held > 100 and pages[node] >= held * 3 // 4, f"{pages}, pools of {held} pages"
+        assert sum(pages.values()) == pages[node], f"not only on node {node}: {pages}"
+        os.kill(pid, signal.SIGTERM)
+        assert run.conclude() == 42, f"{run.lines}\n{run.stderr()}"
+
+
+@pytest.mark.skipif(len(NODES) < 2, reason="this machine has one NUMA node")
+def test_threads_on_another_node(sandbox: Sandbox, program: Compiler) -> None:
+    """Several threads at once on pages of the node."""
     options = options_for(sandbox, f'kind = "numa"\nnode = {NODES[-1]}')
-    face(sandbox, program(name), options=options)
+    face(sandbox, program("threads"), options=options)
 
 
 # ---- what the machine does not have --------------------------------------------------------------
