@@ -130,7 +130,7 @@ def small_filesystem(sandbox: Sandbox) -> Iterator[Callable[[str, int], Path]]:
         folder = sandbox.folder / kind
         folder.mkdir()
         if kind == "tmpfs":
-            line = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", folder]
+            line = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder)]
         else:
             image = sandbox.folder / "image"
             with image.open("wb") as file:
@@ -138,7 +138,7 @@ def small_filesystem(sandbox: Sandbox) -> Iterator[Callable[[str, int], Path]]:
             made = subprocess.run(["mkfs.ext4", "-q", "-F", image], check=False, timeout=30)
             if made.returncode != 0:
                 pytest.skip("no mkfs.ext4")
-            line = ["mount", "-o", "loop", image, folder]
+            line = ["mount", "-o", "loop", str(image), str(folder)]
         done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30)
         if done.returncode != 0:
             pytest.skip(f"{kind} cannot be mounted here: {done.stderr.strip()}")

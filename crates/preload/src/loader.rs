@@ -6,9 +6,9 @@
 //! decodes, and rings (`pager/doorbell.rs`); the pager fills the page in (`pager/loads.rs`).
 //!
 //! What that is worth, on two busy cores and a virtual disk, against reading on the pager, three
-//! interleaved runs each: other faults while one thread reads a file tier as fast as it can, p99 109
-//! to 257 us against 277 to 733. What it costs: about 40 us on top of the 130 of a read. So a program
-//! of one thread, which has no other faults, is served by the pager itself.
+//! interleaved runs each: other faults while one thread reads a file tier as fast as it can, p99
+//! 109 to 257 us against 277 to 733. What it costs: about 40 us on top of the 130 of a read. So a
+//! program of one thread, which has no other faults, is served by the pager itself.
 //!
 //! A loader reads the medium and touches nothing else: no word, no page of the application. What
 //! became of the page meanwhile is for the pager to know.
