@@ -7,6 +7,7 @@ The hazard programs check every byte.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -90,6 +91,19 @@ def test_a_file_too_small(sandbox: Sandbox, program: Compiler) -> None:
         assert faults_from_tiers(last) > 0
 
 
+def test_a_file_that_cannot_be_read(sandbox: Sandbox, program: Compiler) -> None:
+    """Tried again, then the program ends with one line; never with wrong bytes."""
+    with sandbox.start(program("lose_file"), options=file_options(sandbox)) as run:
+        status = run.conclude()
+        report = f"{status}: {run.lines}\n{run.stderr()}"
+        assert run.lines[-1] == "CLOSED", report
+        assert status == 128 + signal.SIGABRT, report
+        said = [line for line in run.stderr().splitlines() if "the stored copy of page" in line]
+        assert len(said) == 1, report
+        assert "could not be read from its medium, tried again and again; ending" in said[0], report
+        assert (sandbox.folder / "own").stat().st_size == 0, "the program's own file was written"
+
+
 def test_money_of_a_file(sandbox: Sandbox, program: Compiler) -> None:
     """What lies in a file is not memory: resident set, price and saving say so."""
     with sandbox.start(program("linger"), options=file_options(sandbox)) as run:
@@ -116,7 +130,7 @@ def small_filesystem(sandbox: Sandbox) -> Iterator[Callable[[str, int], Path]]:
         folder = sandbox.folder / kind
         folder.mkdir()
         if kind == "tmpfs":
-            line = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", folder]
+            line = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder)]
         else:
             image = sandbox.folder / "image"
             with image.open("wb") as file:
@@ -124,7 +138,7 @@ def small_filesystem(sandbox: Sandbox) -> Iterator[Callable[[str, int], Path]]:
             made = subprocess.run(["mkfs.ext4", "-q", "-F", image], check=False, timeout=30)
             if made.returncode != 0:
                 pytest.skip("no mkfs.ext4")
-            line = ["mount", "-o", "loop", image, folder]
+            line = ["mount", "-o", "loop", str(image), str(folder)]
         done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30)
         if done.returncode != 0:
             pytest.skip(f"{kind} cannot be mounted here: {done.stderr.strip()}")
@@ -142,15 +156,19 @@ def small_filesystem(sandbox: Sandbox) -> Iterator[Callable[[str, int], Path]]:
             pytest.fail(f"{folder} could not be unmounted")
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+@pytest.mark.parametrize(("kind", "mib"), [("tmpfs", 2), ("ext4", 4)])
 def test_a_full_filesystem(
-    sandbox: Sandbox, program: Compiler, small_filesystem: Callable[[str, int], Path], kind: str
+    sandbox: Sandbox,
+    program: Compiler,
+    small_filesystem: Callable[[str, int], Path],
+    kind: str,
+    mib: int,
 ) -> None:
     """The filesystem is smaller than the capacity says: refused and counted, nothing lost."""
-    folder = small_filesystem(kind, 4)
+    folder = small_filesystem(kind, mib)
     medium = f'kind = "file"\ndirectory = "{folder}"\ncapacity_mib = 256'
     options = options_for(sandbox, medium)
-    with sandbox.start(program("overflow"), "1500", options=options) as run:
+    with sandbox.start(program("overflow"), "1000", options=options) as run:
         assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
         tiers = run.windows()[-1]["tiers"][1:]
         assert sum(t["refused"]["pool_full"] for t in tiers) > 1000, tiers
@@ -179,11 +197,30 @@ NODES = sorted(int(p.name[4:]) for p in Path("/sys/devices/system/node").glob("n
 
 
 @pytest.mark.skipif(len(NODES) < 2, reason="this machine has one NUMA node")
-@pytest.mark.parametrize("name", ["touch", "fork_reads", "threads"])
-def test_on_another_node(sandbox: Sandbox, program: Compiler, name: str) -> None:
-    """Pages go to the node that was named, and come back whole."""
+def test_on_another_node(sandbox: Sandbox, program: Compiler) -> None:
+    """Pages go to the node that was named and to no other, and come back whole."""
+    node = NODES[-1]
+    options = options_for(sandbox, f'kind = "numa"\nnode = {node}')
+    with sandbox.start(program("linger"), options=options) as run:
+        pid = int(run.until("PID").split()[1])
+        maps = Path(f"/proc/{pid}/numa_maps").read_text().splitlines()
+        bound = [line for line in maps if f" bind:{node} " in line]
+        pages = dict.fromkeys(NODES, 0)
+        for field in (f for line in bound for f in line.split() if f[0] == "N"):
+            on, _, count = field[1:].partition("=")
+            pages[int(on)] += int(count)
+        held = sum(t["pool_bytes"] for t in run.windows()[-1]["tiers"][1:]) // 4096
+        assert held > 100 and pages[node] >= held * 3 // 4, f"{pages}, pools of {held} pages"
+        assert sum(pages.values()) == pages[node], f"not only on node {node}: {pages}"
+        os.kill(pid, signal.SIGTERM)
+        assert run.conclude() == 42, f"{run.lines}\n{run.stderr()}"
+
+
+@pytest.mark.skipif(len(NODES) < 2, reason="this machine has one NUMA node")
+def test_threads_on_another_node(sandbox: Sandbox, program: Compiler) -> None:
+    """Several threads at once on pages of the node."""
     options = options_for(sandbox, f'kind = "numa"\nnode = {NODES[-1]}')
-    face(sandbox, program(name), options=options)
+    face(sandbox, program("threads"), options=options)
 
 
 # ---- what the machine does not have --------------------------------------------------------------

@@ -21,7 +21,7 @@ use crate::training;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_core::state::PAGE_BYTES;
 use terrace_core::tier::{MediumKind, TierId};
@@ -107,14 +107,15 @@ fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue
     let rt: &'static Runtime = Box::leak(Box::new(Runtime {
         uffd,
         table: RegionTable::default(),
+        loads: Loads::new(uffd, &stores)?,
         stores,
         stats: Stats::default(),
         pagemap: proc::Pagemap::open()?,
         doorbell: Doorbell::new(uffd)?,
-        loads: Loads::default(),
         samples: SampleSlots::new(uffd)?,
         window: AtomicU32::new(1),
         paused: AtomicU32::new(0),
+        is_threaded: AtomicBool::new(true),
     }));
     let pager = Pager::new(rt, uffd, decoders);
     if !thread::spawn(c"terrace-pager", move || pager.run()) || !loader::start(rt) {
@@ -205,6 +206,7 @@ impl Agent {
     fn window(&mut self, n: u32) {
         let regions = self.tracker.close();
         let closed = self.rt.window.swap(n, Ordering::Relaxed);
+        self.rt.is_threaded.store(thread::is_threaded(), Ordering::Relaxed);
         let dictionary = self.rt.stores.dictionaries.newest().map_or(0, |d| d.version());
         let is_stale = dictionary != self.estimated_with || closed.is_multiple_of(ESTIMATE_EVERY);
         if self.estimates.is_empty() || is_stale {

@@ -5,11 +5,19 @@
 //! in one of a fixed number of places ([`Loads`]) and goes on; a loader reads, deciphers and
 //! decodes, and rings (`pager/doorbell.rs`); the pager fills the page in (`pager/loads.rs`).
 //!
+//! What that is worth, on two busy cores and a virtual disk, against reading on the pager, three
+//! interleaved runs each: other faults while one thread reads a file tier as fast as it can, p99
+//! 109 to 257 us against 277 to 733. What it costs: about 40 us on top of the 130 of a read. So a
+//! program of one thread, which has no other faults, is served by the pager itself.
+//!
 //! A loader reads the medium and touches nothing else: no word, no page of the application. What
 //! became of the page meanwhile is for the pager to know.
 
+use crate::pager::doorbell::Doorbell;
 use crate::runtime::Runtime;
+use crate::stores::Stores;
 use crate::sys::thread;
+use crate::sys::uffd::Uffd;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use terrace_core::state::{PageWord, PAGE_BYTES};
@@ -37,25 +45,34 @@ pub struct Loads {
     places: [Mutex<Load>; PLACES],
     asked: Mutex<VecDeque<usize>>,
     wake: Condvar,
+    /// One for each loader; none if no tier has use for loaders.
+    bells: Vec<Doorbell>,
 }
 
-impl Default for Loads {
-    fn default() -> Loads {
+impl Loads {
+    /// Places and loaders' bells, if any tier has use for them.
+    pub fn new(uffd: &'static Uffd, stores: &Stores) -> Option<Loads> {
+        let any = stores.iter().any(|(_, tier)| tier.medium().waits());
+        let bells = (0..if any { LOADERS } else { 0 }).map(|_| Doorbell::new(uffd));
         let place = || Load {
             word: PageWord::default(),
             page: Box::new([0; PAGE_BYTES]),
             outcome: Err(LoadError::NoSuchObject),
         };
-        Loads {
+        Some(Loads {
             places: std::array::from_fn(|_| Mutex::new(place())),
             // Room for all, so that asking never allocates.
             asked: Mutex::new(VecDeque::with_capacity(PLACES)),
             wake: Condvar::new(),
-        }
+            bells: bells.collect::<Option<_>>()?,
+        })
     }
-}
 
-impl Loads {
+    /// The loaders' bells.
+    pub fn bells(&self) -> &[Doorbell] {
+        &self.bells
+    }
+
     /// Asks for the page that a `Stored` word names, in a place that nobody uses.
     pub fn ask(&self, place: usize, word: PageWord) {
         self.load(place).word = word;
@@ -81,16 +98,13 @@ impl Loads {
 
 /// Starts the loaders if any tier has use for them. `false` if the system refuses.
 pub fn start(rt: &'static Runtime) -> bool {
-    if !rt.stores.iter().any(|(_, tier)| tier.medium().waits()) {
-        return true;
-    }
-    (0..LOADERS).all(|_| {
+    rt.loads.bells.iter().all(|bell| {
         let Ok(decoders) = rt.stores.decoders() else { return false };
-        thread::spawn(c"terrace-loader", move || run(rt, decoders))
+        thread::spawn(c"terrace-loader", move || run(rt, bell, decoders))
     })
 }
 
-fn run(rt: &'static Runtime, mut decoders: DecoderSet) -> ! {
+fn run(rt: &'static Runtime, bell: &'static Doorbell, mut decoders: DecoderSet) -> ! {
     // A thread of the application waits for each of them, as it does for the pager.
     thread::set_nice(-10);
     let mut encoded: Box<Page> = Box::new([0; PAGE_BYTES]);
@@ -101,6 +115,6 @@ fn run(rt: &'static Runtime, mut decoders: DecoderSet) -> ! {
             let load = &mut *load;
             load.outcome = rt.load_page(load.word, &mut decoders, &mut encoded, &mut load.page);
         }
-        rt.doorbell.call(move |pager| pager.loaded(place));
+        bell.call(move |pager| pager.loaded(place));
     }
 }

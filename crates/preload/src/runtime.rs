@@ -8,7 +8,7 @@ use crate::stats::Stats;
 use crate::stores::Stores;
 use crate::sys::proc::Pagemap;
 use crate::sys::uffd::Uffd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
 use terrace_store::pool::Handle;
 use terrace_store::{DecoderSet, LoadError, Page};
@@ -37,6 +37,8 @@ pub struct Runtime {
     /// How many threads want that nothing is moved out (each before a fork that the kernel will
     /// not announce).
     pub paused: AtomicU32,
+    /// The program had more than one thread when the last window closed. A hint.
+    pub is_threaded: AtomicBool,
 }
 
 impl Runtime {
@@ -68,9 +70,11 @@ impl Runtime {
         tier.load_page(decoders, Handle(w.payload()), encoded, page)
     }
 
-    /// Whether the page a `Stored` word names may have to be waited for, longer than the pager can.
+    /// Whether the page a `Stored` word names may take so long that others should be served
+    /// meanwhile, and there are others.
     pub fn waits(&self, w: PageWord) -> bool {
         w.state() == PageState::Stored
+            && self.is_threaded.load(Ordering::Relaxed)
             && self.stores.get(w.tier()).is_some_and(|(tier, _)| tier.medium().waits())
     }
 

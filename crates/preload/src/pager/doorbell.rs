@@ -4,7 +4,8 @@
 //! `poll` before it costs another system call on every fault). So whoever wants it rings by
 //! causing a fault of its own: a write to a write-protected page of the runtime. The pager runs
 //! the call and lifts the protection, which lets the caller go on. Calls are bounded pieces of
-//! work (tens of microseconds), since faults wait behind them.
+//! work (tens of microseconds), since faults wait behind them. Movers and the agent share one bell;
+//! each loader has its own (`loader.rs`), lest a fault wait until a mover's turn with it is over.
 
 use super::Pager;
 use crate::sys::uffd::{Failure, Uffd};
@@ -41,8 +42,8 @@ impl Doorbell {
         Some(Doorbell { page, uffd, ringing: Mutex::new(()), call: Mutex::new(None) })
     }
 
-    /// Whether a write-protect fault at `address` is somebody ringing.
-    pub fn is_at(&self, address: u64) -> bool {
+    /// Whether `address` is of this bell's page.
+    fn is_at(&self, address: u64) -> bool {
         address & !(PAGE_BYTES as u64 - 1) == self.page
     }
 
@@ -100,13 +101,22 @@ impl Doorbell {
 }
 
 impl Pager {
-    pub(super) fn answer_doorbell(&mut self) {
+    /// Answers if a write-protect fault at `address` is somebody ringing.
+    pub(super) fn answer(&mut self, address: u64) -> bool {
         let rt = self.rt;
-        if let Some(call) = rt.doorbell.slot().as_mut() {
+        let bell = if rt.doorbell.is_at(address) {
+            &rt.doorbell
+        } else if let Some(bell) = rt.loads.bells().iter().find(|bell| bell.is_at(address)) {
+            bell
+        } else {
+            return false;
+        };
+        if let Some(call) = bell.slot().as_mut() {
             call(self);
         }
-        while rt.doorbell.uffd.write_protect(rt.doorbell.page, false) == Err(Failure::Changing) {
+        while bell.uffd.write_protect(bell.page, false) == Err(Failure::Changing) {
             self.drain();
         }
+        true
     }
 }

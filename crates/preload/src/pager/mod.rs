@@ -119,9 +119,7 @@ impl Pager {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Fault { address, wp: true, .. } if self.rt.doorbell.is_at(address) => {
-                self.answer_doorbell();
-            }
+            Event::Fault { address, wp: true, .. } if self.answer(address) => {}
             Event::Fault { address, write, tid, .. } => {
                 let start_ns = thread::now_ns();
                 let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);

@@ -72,6 +72,13 @@ pub fn gettid() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Whether the program has more than one thread, ours aside.
+pub fn is_threaded() -> bool {
+    let ours = OWN_TIDS.iter().filter(|t| t.load(Ordering::Relaxed) != 0).count();
+    let all = std::fs::read_dir("/proc/self/task").map(|tasks| tasks.count());
+    all.map_or(true, |all| all > ours + 1)
+}
+
 /// First addresses of the stacks of all runtime threads.
 pub fn stacks() -> impl Iterator<Item = u64> {
     STACKS.iter().map(|s| s.load(Ordering::Relaxed)).filter(|&s| s != 0)

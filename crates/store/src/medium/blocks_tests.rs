@@ -45,8 +45,8 @@ impl BlockDevice for &Fake {
         assert!(offset.is_multiple_of(4096) && bytes.len().is_multiple_of(4096));
         assert!((bytes.as_ptr() as usize).is_multiple_of(4096), "direct I/O wants aligned memory");
         let errno = *lock(&self.errno);
-        if errno.is_some() && !self.torn.load(Ordering::Relaxed) {
-            return Err(io::Error::from_raw_os_error(errno.unwrap()));
+        if let Some(errno) = errno.filter(|_| !self.torn.load(Ordering::Relaxed)) {
+            return Err(io::Error::from_raw_os_error(errno));
         }
         self.writes.fetch_add(1, Ordering::Relaxed);
         for (n, block) in (offset / 4096..).zip(bytes.chunks(4096)) {
@@ -117,7 +117,7 @@ fn op(random: &mut Random, capacity: u64) -> Op {
 fn run(seed: u64, steps: usize) {
     const CAPACITY: u64 = 64 * 4096;
     let fake: &'static Fake = Box::leak(Box::default());
-    fake.torn.store(seed % 2 == 0, Ordering::Relaxed);
+    fake.torn.store(seed.is_multiple_of(2), Ordering::Relaxed);
     let medium = BlockMedium::with_open_blocks(fake, CAPACITY, 12).unwrap();
     let mut model: Vec<Option<u8>> = vec![None; CAPACITY as usize];
     let mut random = Random(seed);
