@@ -219,11 +219,15 @@ impl Report {
         for pass in self.threads.iter().chain(&self.while_moving) {
             let moving = if pass.moving { "demotion going on" } else { "movement at rest" };
             let many = if pass.threads == 1 { "thread" } else { "threads" };
-            let _ = writeln!(out, "{} {many}, {moving}; microseconds", pass.threads);
+            let _ = writeln!(
+                out,
+                "{} {many}, {moving}; microseconds, and p50 and p99 over the kernel's",
+                pass.threads
+            );
             let kernel = &pass.against;
             let _ = write!(out, "{:<24}{:>9}{:>9}{:>9}", "", "p50", "p99", "p99.9");
             for k in kernel {
-                let _ = write!(out, "{:>22}", format!("p50, p99 / {}", k.name));
+                let _ = write!(out, "{:>18}", format!("/ {}", k.name));
             }
             out.push('\n');
             for r in kernel.iter().chain(&pass.tiers) {
@@ -239,7 +243,7 @@ impl Report {
                 for k in kernel {
                     let x = |a: u64, b: u64| a as f64 / b.max(1) as f64;
                     let (p50, p99) = (x(r.p50_ns, k.p50_ns), x(r.p99_ns, k.p99_ns));
-                    let _ = write!(out, "{:>22}", format!("{p50:.2}  {p99:.2}"));
+                    let _ = write!(out, "{:>18}", format!("{p50:.2}  {p99:.2}"));
                 }
                 let note = if r.emulated { "  emulated medium\n" } else { "\n" };
                 out.push_str(note);
