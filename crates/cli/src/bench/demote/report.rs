@@ -150,7 +150,7 @@ impl Report {
         let mut out = String::from("CPU time of a demoted page, microseconds\n");
         let _ = writeln!(
             out,
-            "{:<20}{:>8}{:>8}{:>8}{:>9}{:>8}{:>8}{:>8}{:>9}{:>8}{:>8}",
+            "{:<20}{:>8}{:>8}{:>8}{:>9}{:>8}{:>8}{:>8}{:>10}{:>8}{:>8}",
             "",
             "total",
             "mover",
@@ -169,7 +169,7 @@ impl Report {
             let known = |x: f64| if x == 0.0 { "-".into() } else { format!("{x:.2}") };
             let _ = writeln!(
                 out,
-                "{:<20}{:>8}{:>8}{:>8}{:>9}{:>8}{:>8}{:>8}{:>9}{:>8}{:>8}",
+                "{:<20}{:>8}{:>8}{:>8}{:>9}{:>8}{:>8}{:>8}{:>10}{:>8}{:>8}",
                 r.name,
                 us(r.cpu_ns_per_page),
                 us(r.mover_cpu_ns_per_page),

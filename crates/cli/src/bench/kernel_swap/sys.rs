@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::PAGE_BYTES;
 
@@ -26,18 +26,24 @@ pub fn interrupted() -> bool {
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP raise a flag instead of ending the process, so that what
-/// was set up is put back. A second signal ends it at once: the loops may be stuck.
+/// was set up is put back. The third one ends it at once: the loops may be stuck. Not the second,
+/// because timeout(1) sends two, one to the process and one to its group.
 pub fn catch_interrupts() {
+    const PATIENCE: u32 = 3;
     extern "C" fn note(_: libc::c_int) {
+        static SIGNALS: AtomicU32 = AtomicU32::new(0);
         INTERRUPTED.store(true, Ordering::Relaxed);
+        if SIGNALS.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE {
+            // SAFETY: ends the process without running anything of it.
+            unsafe { libc::_exit(130) };
+        }
     }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic, which is async-signal-safe; `action` is
-        // zeroed, which is a valid sigaction, and outlives the call.
+        // SAFETY: the handler only counts in atomics or ends the process, which is
+        // async-signal-safe; `action` is zeroed, which is a valid sigaction, and outlives the call.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = note as *const () as libc::sighandler_t;
-            action.sa_flags = libc::SA_RESETHAND;
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
     }
