@@ -7,8 +7,13 @@
 
 pub mod bench {
     //! Measurements that back the promises of SPEC.md.
+    pub mod churn;
+    mod content;
+    pub mod demote;
     pub mod fault;
+    mod figures;
     pub mod kernel_swap;
+    mod launched;
     pub mod plan;
     pub mod pools;
     pub mod rest;

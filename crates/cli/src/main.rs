@@ -61,7 +61,11 @@ enum TiersVerb {
 
 #[derive(Subcommand)]
 enum BenchVerb {
-    /// Fault latency of every tier, side by side with the kernel's zswap
+    /// Mapping churn: mmap, touch, munmap with tiering on, against without Terrace
+    Churn(bench::churn::ChurnArgs),
+    /// CPU time of a demoted page, beside the kernel's page-out
+    Demote(bench::demote::DemoteArgs),
+    /// Fault latency of every tier, side by side with the kernel's zswap and zram
     Fault(bench::fault::FaultArgs),
     /// The planner: time and distance to the optimum
     Plan(bench::plan::PlanArgs),
@@ -80,6 +84,8 @@ fn main() -> ExitCode {
             tiers::list(&config, json).map(|()| 0).map_err(Into::into)
         }
         Verb::Demo(args) => demo::run(args).map(|()| 0),
+        Verb::Bench { verb: BenchVerb::Churn(args) } => bench::churn::run(args).map(|()| 0),
+        Verb::Bench { verb: BenchVerb::Demote(args) } => bench::demote::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Fault(args) } => bench::fault::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Plan(args) } => bench::plan::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Pools(args) } => bench::pools::run(args).map(|()| 0),

@@ -1,42 +1,40 @@
 //! `terrace bench fault`: what a page costs that comes back from each tier, beside the kernel's
 //! own compressed memory.
 //!
-//! Every subject - zswap and each tier by itself - gets the same pages, the same touching loop
-//! ([`fault_probe`]) and the same random order, one after the other, and all of it again, so that
-//! drift of the machine meets all of them alike. What is reported of the repetitions is the
-//! median.
+//! Every subject - zswap, zram and each tier by itself - gets the same pages, the same touching
+//! loop ([`fault_probe`]) and the same random order, one after the other in an order drawn for each
+//! repetition, and all of it again, so that drift of the machine meets all of them alike. What is
+//! reported of the repetitions is the median.
 //!
 //! Pages that some tier would refuse are left out beforehand: Terrace would keep them in memory
 //! and the kernel would store them as they are, and neither would be a fault from that tier.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use anyhow::{bail, ensure, Context, Result};
-use terrace_core::tier::{Codec, TierSpec};
-use terrace_store::codec::EncoderSet;
-use terrace_store::{Page, CUTOFF_BYTES, PAGE_SIZE};
 
+use super::content::write_content;
+use super::figures::loadavg;
 use super::kernel_swap::{
-    catch_interrupts, fault_probe, interrupted, KernelSwap, Mapping, PageSource, ProbeFigures,
-    ProbeSpec, SwapSpec,
+    catch_interrupts, fault_probe, interrupted, shuffled, KernelSwap, KernelTier, Mapping,
+    PageSource, ProbeFigures, ProbeSpec, SwapSpec,
 };
 use crate::demo::progress::Progress;
 use crate::demo::redis::TempDir;
-use crate::preset::Preset;
 
 mod child;
+mod passes;
 mod report;
 mod subject;
 
-use report::{loadavg, Report, Row};
-use subject::{Measured, Subject};
+pub use passes::Moving;
+use passes::{passes, tiers, Condition, Subject};
+use report::{Pass, Report, Row};
+use subject::Measured;
 
 /// Enough to lie beyond the caches and for a few samples beyond the 99.9th percentile.
 const PAGES_MIN: u32 = 4_096;
-/// The compressor zswap has by default, and the paper's baseline.
-const ZSWAP_COMPRESSOR: &str = "lzo";
 /// Share of the faults that may be missing in the runtime's own count, or be too many in it: the
 /// program that measures has some memory besides what it measures.
 const COUNT_TOLERANCE: f64 = 0.02;
@@ -44,26 +42,45 @@ const COUNT_TOLERANCE: f64 = 0.02;
 /// What to compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Against {
-    /// The kernel's zswap with lzo, over a temporary swap file; needs root
+    /// The kernel's zswap with lzo and with deflate, over a temporary swap file; needs root
     Zswap,
+    /// A zram device with lz4 and one with lzo-rle; needs root
+    Zram,
+}
+
+impl Against {
+    /// What of the kernel's is measured, the most important first.
+    pub(super) fn tiers(self) -> Vec<KernelTier> {
+        match self {
+            Against::Zswap => ["lzo", "deflate"].map(|c| KernelTier::Zswap(c.into())).to_vec(),
+            Against::Zram => ["lz4", "lzo-rle"].map(|a| KernelTier::Zram(a.into())).to_vec(),
+        }
+    }
 }
 
 /// Fault latency of every tier, beside the kernel's
 ///
-/// Each tier of the presets `auto` and `tierscape` is measured by itself: a child under `terrace
-/// run` fills memory, waits until all of it is in the tier, and touches it in random order.
-/// `--against zswap` sets zswap up for the same loop and removes it afterwards.
+/// Each tier of the presets `auto` and `tierscape`, and zsmalloc+deflate on DRAM, is measured by
+/// itself: a child under `terrace run` fills memory, waits until all of it is in the tier, and
+/// touches it in random order. `--against zswap,zram` sets the kernel's swap up for the same loop,
+/// readahead off, and removes it afterwards. All take turns in a random order. Where demotion goes
+/// on, the kernel's way is a thread that asks for page-out over and over.
 ///
 /// JSON (--json): `tiers[]` and `against[]` with `name`, `p50_ns`, `p99_ns`, `p999_ns` (medians of
-/// the repetitions), `faults`, `faults_in_timeline`, `repetitions[]`; `ratios` with
-/// `lz4_vs_zswap_lzo_p50` and `lz4_vs_zswap_lzo_p99` (first tier / zswap, null without it);
-/// `not_compared`: why there is no zswap; `while_moving`, `pages`, `repeat`, `pages_left_out`;
-/// `loadavg_before`, `loadavg_after`; the machine.
+/// the repetitions, at rest, first number of threads), `faults`, `faults_in_timeline`,
+/// `repetitions[]`; `threads[]` with `threads`, `tiers[]`, `against[]`: the same for each number of
+/// threads; `while_moving`: the same with demotion going on; `ratios`, null where one was not
+/// measured: `lz4_vs_zswap_lzo_p50`, `.._p99`, both also with `_while_moving` (both sides moving),
+/// `lz4_moving_vs_zswap_lzo_resting_p99`, `lz4_vs_zram_lz4_p50`, `.._p99`,
+/// `deflate_vs_zswap_deflate_p50`, `.._p99`, `zsmalloc_lz4_vs_zswap_lzo_p50`, `.._p99`,
+/// `zsmalloc_lz4_vs_zram_lz4_p50` (`lz4` is zbud+lz4+dram, the first tier; `deflate` is
+/// zsmalloc+deflate+dram); `not_compared`: what of the kernel's is missing and why; `pages`,
+/// `repeat`, `pages_left_out`; `loadavg_before`, `loadavg_after`; the machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct FaultArgs {
     /// Measure the kernel's swap in the same run (root; sets it up and removes it)
-    #[arg(long, value_enum, value_name = "WHAT")]
-    pub against: Option<Against>,
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    pub against: Vec<Against>,
     /// Pages of 4 KiB to push out and touch
     #[arg(long, default_value_t = 32_768,
           value_parser = clap::value_parser!(u32).range(PAGES_MIN as i64..=(1 << 24)))]
@@ -71,10 +88,15 @@ pub struct FaultArgs {
     /// How often each is measured, in turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub repeat: u32,
-    /// Let demotion go on, unlimited, while pages are touched; without it movement rests, so that
-    /// faults and nothing else are measured
-    #[arg(long)]
-    pub while_moving: bool,
+    /// Threads that fault at once; several numbers are measured one by one
+    #[arg(long, value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: Vec<u32>,
+    /// Who is also measured while demotion goes on, unlimited; else movement rests, so that faults
+    /// and nothing else are measured
+    #[arg(long, value_enum, value_name = "WHO", default_value = "lz4", num_args = 0..=1,
+          default_missing_value = "all")]
+    pub while_moving: Moving,
     /// Only tiers whose name contains this
     #[arg(long, value_name = "NAME", default_value = "")]
     pub tier: String,
@@ -95,12 +117,13 @@ pub struct FaultArgs {
 /// Runs the benchmark.
 pub fn run(args: FaultArgs) -> Result<()> {
     let pages = usize::try_from(args.pages)?;
+    let threads: Vec<usize> = args.threads.iter().map(|&t| t as usize).collect();
     if let (true, Some(content)) = (args.child, &args.content) {
-        return child::run(content, pages, args.seed);
+        return child::run(content, pages, args.seed, threads.first().copied().unwrap_or(1));
     }
-    let tiers: Vec<TierSpec> =
-        tiers_of_presets().into_iter().filter(|t| t.name.contains(&args.tier)).collect();
-    ensure!(!tiers.is_empty(), "--tier {:?} is in the name of no tier", args.tier);
+    let mut subjects: Vec<Subject> =
+        tiers().into_iter().filter(|t| t.name.contains(&args.tier)).map(Subject::Tier).collect();
+    ensure!(!subjects.is_empty(), "--tier {:?} is in the name of no tier", args.tier);
     catch_interrupts();
     let loadavg_before = loadavg();
     let mut progress = Progress::new();
@@ -110,38 +133,42 @@ pub fn run(args: FaultArgs) -> Result<()> {
     let left_out = write_content(&content)?;
     let source = PageSource::from_file(&content)?;
 
-    let (swap, not_compared) = set_up(args.against, pages, &mut progress);
-    let mut kernel = swap.is_some().then(|| Row::kernel(&format!("zswap+{ZSWAP_COMPRESSOR}")));
-    let mut rows: Vec<Row> = tiers.iter().map(Row::tier).collect();
-    let subject = Subject {
+    let kernel = Kernel::set_up(&args.against, pages, &mut progress);
+    subjects.extend(kernel.tiers.iter().cloned().map(Subject::Kernel));
+    let plan = passes(&subjects, &threads, args.while_moving);
+    let row = |s: &Subject| Row::of(s);
+    let mut rows: Vec<Vec<Row>> = plan.iter().map(|(_, s)| s.iter().map(row).collect()).collect();
+    let jobs: Vec<(usize, usize)> =
+        (0..plan.len()).flat_map(|p| (0..plan[p].1.len()).map(move |s| (p, s))).collect();
+    let terrace = subject::Subject {
         exe: std::env::current_exe().context("cannot find this program itself")?,
         folder: folder.path().to_path_buf(),
         content,
         pages,
-        while_moving: args.while_moving,
     };
     for n in 1..=args.repeat {
-        if let Some(row) = &mut kernel {
-            row.add(zswap(&source, pages, u64::from(n))?);
-        }
-        for (row, tier) in rows.iter_mut().zip(&tiers) {
-            progress.update(|| format!("[{n}/{}] {}", args.repeat, tier.name));
-            let measured = subject.measure(tier, u64::from(n));
+        let seed = u64::from(n);
+        for job in shuffled(jobs.len(), seed) {
+            let (p, s) = jobs[job];
+            let (condition, subject) = (plan[p].0, &plan[p].1[s]);
+            let what = format!("{}, {}", subject.name(), condition.name());
+            progress.update(|| format!("[{n}/{}] {what}", args.repeat));
+            let measured = match subject {
+                Subject::Tier(tier) => terrace.measure(tier, condition, seed),
+                Subject::Kernel(tier) => kernel.measure(tier, &source, pages, condition, seed),
+            };
             // The child got the Ctrl-C as well; that it ended is not what went wrong.
             ensure!(!interrupted(), "interrupted");
-            let measured =
-                measured.with_context(|| format!("the tier {} cannot be measured", tier.name))?;
-            check(&tier.name, &measured, args.while_moving, &mut progress)?;
-            row.add(measured);
+            let measured = measured.with_context(|| format!("{what}: cannot be measured"))?;
+            check(&what, &measured, condition.moving, &mut progress)?;
+            rows[p][s].add(measured);
         }
     }
-    if let Some(swap) = swap {
-        swap.remove()?;
-    }
-    let mut report = Report::new(rows, kernel, not_compared);
+    let not_compared = kernel.remove()?;
+    let passes = plan.iter().zip(rows).map(|((c, _), rows)| Pass::new(*c, rows)).collect();
+    let mut report = Report::new(passes, not_compared);
     report.pages = pages;
     report.repeat = args.repeat;
-    report.while_moving = args.while_moving;
     report.pages_left_out = left_out;
     report.loadavg_before = loadavg_before;
     if let Some(path) = &args.json {
@@ -152,117 +179,128 @@ pub fn run(args: FaultArgs) -> Result<()> {
     Ok(())
 }
 
-/// Each tier of the presets once, in their order.
-fn tiers_of_presets() -> Vec<TierSpec> {
-    let mut tiers: Vec<TierSpec> = Vec::new();
-    for tier in Preset::ALL.iter().flat_map(|p| p.tiers()) {
-        if !tiers.iter().any(|t| t.name == tier.name) {
-            tiers.push(tier);
-        }
-    }
-    tiers
+/// The kernel's swap, or why it is not there to compare with.
+pub(super) struct Kernel {
+    swap: Option<KernelSwap>,
+    /// What can be measured.
+    pub tiers: Vec<KernelTier>,
+    missing: Vec<String>,
 }
 
-/// zswap, or why there is none to compare with.
-fn set_up(
-    against: Option<Against>,
-    pages: usize,
-    progress: &mut Progress,
-) -> (Option<KernelSwap>, Option<String>) {
-    if against.is_none() {
-        return (None, Some("not asked for; --against zswap compares".into()));
-    }
-    match KernelSwap::set_up(&SwapSpec::for_pages(pages, ZSWAP_COMPRESSOR)) {
-        Ok(swap) => (Some(swap), None),
-        Err(e) => {
-            let why = format!("{e:#}");
-            progress.line(&format!("terrace: Terrace is measured alone: {why}"));
-            (None, Some(why))
+impl Kernel {
+    /// Gets ready for what is asked for and tries each once.
+    pub(super) fn set_up(against: &[Against], pages: usize, progress: &mut Progress) -> Kernel {
+        let mut kernel = Kernel { swap: None, tiers: Vec::new(), missing: Vec::new() };
+        let mut tiers: Vec<KernelTier> = Vec::new();
+        for tier in against.iter().flat_map(|a| a.tiers()) {
+            if !tiers.contains(&tier) {
+                tiers.push(tier);
+            }
         }
+        if tiers.is_empty() {
+            kernel.missing.push("not asked for; --against zswap,zram compares".into());
+            return kernel;
+        }
+        match KernelSwap::prepare(&SwapSpec::for_pages(pages), &tiers) {
+            Ok(swap) => {
+                for tier in tiers {
+                    match swap.with(&tier, || Ok(())) {
+                        Ok(()) => kernel.tiers.push(tier),
+                        Err(e) => kernel.missing.push(format!("{}: {e:#}", tier.name())),
+                    }
+                }
+                kernel.swap = Some(swap);
+            }
+            Err(e) => kernel.missing.push(format!("{e:#}")),
+        }
+        for why in &kernel.missing {
+            progress.line(&format!("terrace: not compared: {why}"));
+        }
+        kernel
     }
-}
 
-/// One repetition of zswap, which must be set up.
-fn zswap(source: &PageSource, pages: usize, seed: u64) -> Result<Measured> {
-    let spec = ProbeSpec { pages, seed, ..ProbeSpec::default() };
-    let figures =
-        fault_probe(&spec, source, Mapping::page_out).context("zswap cannot be measured")?;
-    ensure!(figures.wrong_pages == 0, "zswap gave back {} wrong pages", figures.wrong_pages);
-    Ok(Measured { figures, faults_in_timeline: None })
+    /// Does `work` while the machine swaps to `tier`.
+    pub(super) fn with<T>(&self, tier: &KernelTier, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.swap.as_ref().context("the kernel's swap is not set up")?.with(tier, work)
+    }
+
+    fn measure(
+        &self,
+        tier: &KernelTier,
+        source: &PageSource,
+        pages: usize,
+        on: Condition,
+        seed: u64,
+    ) -> Result<Measured> {
+        let spec = ProbeSpec {
+            pages,
+            seed,
+            pin: true,
+            threads: on.threads,
+            page_out_meanwhile: on.moving,
+        };
+        let probe = || Ok(fault_probe(&spec, source, Mapping::page_out)?);
+        Ok(Measured { figures: self.with(tier, probe)?, faults_in_timeline: None })
+    }
+
+    /// Puts everything back. Returns why something was not compared.
+    pub(super) fn remove(self) -> Result<Option<String>> {
+        if let Some(swap) = self.swap {
+            swap.remove()?;
+        }
+        Ok((!self.missing.is_empty()).then(|| self.missing.join("; ")))
+    }
 }
 
 /// Wrong bytes are the end of it; a count that differs is worth a warning.
-fn check(name: &str, measured: &Measured, moving: bool, progress: &mut Progress) -> Result<()> {
+fn check(what: &str, measured: &Measured, moving: bool, progress: &mut Progress) -> Result<()> {
     let ProbeFigures { wrong_pages, faults, .. } = measured.figures;
     if wrong_pages > 0 {
-        bail!("{name} gave back {wrong_pages} pages with other bytes");
+        bail!("{what}: {wrong_pages} pages came back with other bytes");
     }
-    let counted = measured.faults_in_timeline.unwrap_or(0);
+    let Some(counted) = measured.faults_in_timeline else { return Ok(()) };
     // While pages move, some are met on their way, and the program's own memory takes part.
     let differ = (counted as f64 - faults as f64).abs() > faults as f64 * COUNT_TOLERANCE;
     if differ && !moving {
         progress.line(&format!(
-            "terrace: {name}: {faults} touches found no page in memory, the runtime counted \
+            "terrace: {what}: {faults} touches found no page in memory, the runtime counted \
              {counted} faults from the tier; do not trust this repetition"
         ));
     }
     Ok(())
 }
 
-/// Writes the pages to measure with: those of the machine that every codec makes small enough for
-/// a tier. Returns the share that was left out.
-fn write_content(path: &Path) -> Result<f64> {
-    let all = PageSource::from_machine()?;
-    let list: Vec<(Codec, i32)> = Codec::ALL.iter().map(|c| (*c, c.default_level())).collect();
-    let mut codecs =
-        EncoderSet::new(&list).map_err(|e| anyhow::anyhow!("no memory for codecs: {e:?}"))?;
-    let (mut page, mut encoded): (Page, Page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
-    let mut bytes = Vec::new();
-    for n in 0..all.pages() {
-        all.fill(n, &mut page);
-        let mut fits = |i| {
-            let encoder = codecs.get(i)?;
-            encoder.encode(&page, &mut encoded[..CUTOFF_BYTES])
-        };
-        if (0..list.len()).all(|i| fits(i).is_some()) {
-            bytes.extend_from_slice(&page);
-        }
-    }
-    let kept = bytes.len() / PAGE_SIZE;
-    ensure!(kept > 0, "no page of this machine's files is compressible");
-    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(1.0 - kept as f64 / all.pages() as f64)
-}
-
-/// Longest that anything but the touching itself may take.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
-    #[test]
-    fn tiers_of_both_presets_are_there_once() {
-        let names: Vec<String> = tiers_of_presets().into_iter().map(|t| t.name).collect();
-        assert_eq!(names[0], "zbud+lz4+dram", "the first tier is what the promise is about");
-        assert_eq!(names.len(), 7);
-        for preset in Preset::ALL {
-            assert!(preset.tiers().iter().all(|t| names.contains(&t.name)));
-        }
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FaultArgs,
+    }
+
+    fn parse(line: &str) -> FaultArgs {
+        Line::try_parse_from(std::iter::once("t").chain(line.split_whitespace())).unwrap().args
     }
 
     #[test]
-    fn content_is_what_every_tier_takes() {
-        let folder = TempDir::new("fault-test").unwrap();
-        let path = folder.path().join("content");
-        let left_out = write_content(&path).unwrap();
-        assert!((0.0..0.9).contains(&left_out), "{left_out}");
-        let source = PageSource::from_file(&path).unwrap();
-        assert_eq!(source.pages() * PAGE_SIZE, fs::metadata(&path).unwrap().len() as usize);
-        let (mut first, mut again) = ([0u8; PAGE_SIZE], [0u8; PAGE_SIZE]);
-        source.fill(1, &mut first);
-        source.fill(1 + source.pages(), &mut again);
-        assert_ne!(first[..8], again[..8]);
-        assert_eq!(first[8..], again[8..]);
+    fn lists_are_read() {
+        let args = parse("--against zswap,zram --threads 1,2,8");
+        assert_eq!(args.against, [Against::Zswap, Against::Zram]);
+        assert_eq!((args.threads, args.while_moving), (vec![1, 2, 8], Moving::Lz4));
+        let args = parse("--while-moving --pages 4096");
+        assert_eq!((args.threads, args.while_moving), (vec![1], Moving::All));
+        assert!(args.against.is_empty());
+        assert!(Line::try_parse_from(["t", "--threads", "0"]).is_err());
+        assert!(Line::try_parse_from(["t", "--against", "disk"]).is_err());
+    }
+
+    #[test]
+    fn nothing_of_the_kernel_is_touched_unless_asked_for() {
+        let kernel = Kernel::set_up(&[], 1, &mut Progress::new());
+        assert!(kernel.tiers.is_empty() && kernel.swap.is_none());
+        assert!(kernel.remove().unwrap().unwrap().starts_with("not asked for"));
     }
 }

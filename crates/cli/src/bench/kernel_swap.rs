@@ -1,20 +1,19 @@
-//! The kernel's own compressed swap, set up for a comparison and put back afterwards.
+//! The kernel's own compressed memory, set up for a comparison and put back afterwards.
 //!
 //! "Faster than zswap" is only worth saying when both were measured on the same machine, on the
-//! same pages, by the same loop. This module turns zswap on over a temporary swap file, measures
-//! with [`probe::fault_probe`] and undoes what it did: when the [`KernelSwap`] is dropped, and from
-//! the panic hook, because release builds abort on a panic without dropping anything. SIGINT,
-//! SIGTERM and SIGHUP only raise a flag that the loops look at, so that a Ctrl-C takes the
-//! ordinary way out. SIGKILL cannot be caught: what was set up is said on stderr, so that it can
-//! be undone by hand.
+//! same pages, by the same loop. This module turns zswap on over a temporary swap file, or adds a
+//! zram device of its own and swaps to it, one at a time for as long as it is measured, and undoes
+//! what it did: after each measurement, when the [`KernelSwap`] is dropped, and from the panic
+//! hook, because release builds abort on a panic without dropping anything. SIGINT, SIGTERM and
+//! SIGHUP only raise a flag that the loops look at, so that a Ctrl-C takes the ordinary way out.
+//! SIGKILL cannot be caught: what is set up is said on stderr, so that it can be undone by hand.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context, Result};
-use serde::Serialize;
+use anyhow::{bail, ensure, Context, Result};
 
 use crate::preflight::uffd_probe::effective_ids;
 
@@ -24,107 +23,181 @@ mod sys;
 mod undo;
 
 pub use pages::PageSource;
-pub use probe::{fault_probe, wait_until_out, ProbeFigures, ProbeSpec};
-pub use sys::{catch_interrupts, interrupted, Mapping};
+pub use probe::{fault_probe, shuffled, wait_until_out, ProbeFigures, ProbeSpec};
+pub use sys::{catch_interrupts, interrupted, thread_cpu_ns, Mapping};
 use undo::{Step, Undo};
 
 const PAGE_BYTES: usize = 4096;
 const ZSWAP: &str = "sys/module/zswap/parameters";
+const ZRAM_CONTROL: &str = "sys/class/zram-control";
 const PAGE_CLUSTER: &str = "proc/sys/vm/page-cluster";
 
 /// Share of memory that zswap may fill. Above its default of 20 % so that a large probe is not
 /// written through to the swap file, which would measure the disk.
 const MAX_POOL_PERCENT: &str = "50";
 
-/// How the kernel's swap is to be set up.
+/// One kind of compressed memory that the kernel offers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KernelTier {
+    /// zswap with a compressor, such as `lzo`; its pool is zsmalloc.
+    Zswap(String),
+    /// A zram device with an algorithm, such as `lz4`, as the swap device.
+    Zram(String),
+}
+
+impl KernelTier {
+    /// Name in reports: `zswap+lzo`.
+    pub fn name(&self) -> String {
+        match self {
+            KernelTier::Zswap(compressor) => format!("zswap+{compressor}"),
+            KernelTier::Zram(algorithm) => format!("zram+{algorithm}"),
+        }
+    }
+}
+
+/// Where the kernel may swap to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SwapSpec {
     /// Where the swap file goes: a directory on a filesystem that is not memory.
     pub dir: PathBuf,
-    /// Size of the swap file.
+    /// Size of the swap file or device.
     pub swap_bytes: u64,
-    /// zswap's compressor, such as `lzo`.
-    pub compressor: String,
 }
 
 impl SwapSpec {
-    /// zswap with `compressor` over a file in `/var/tmp` with room for `pages` pages.
-    pub fn for_pages(pages: usize, compressor: &str) -> SwapSpec {
+    /// A file in `/var/tmp`, or a device, with room for `pages` pages.
+    pub fn for_pages(pages: usize) -> SwapSpec {
         SwapSpec {
             dir: "/var/tmp".into(),
             // Half as much again: swap slots are handed out in clusters.
             swap_bytes: (pages + pages / 2 + 4096) as u64 * PAGE_BYTES as u64,
-            compressor: compressor.into(),
         }
     }
 }
 
-/// What zswap does to a page, in nanoseconds.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct KernelSwapFigures {
-    /// The compressor that was measured.
-    pub compressor: String,
-    /// Faults measured.
-    pub faults: usize,
-    /// Fault latency, median.
-    pub fault_p50_ns: u64,
-    /// Fault latency, 99th percentile.
-    pub fault_p99_ns: u64,
-    /// Fault latency, 99.9th percentile.
-    pub fault_p999_ns: u64,
-    /// Time to page out, per page.
-    pub pageout_ns_per_page: f64,
-}
-
-/// zswap over a temporary swap file, for as long as this value lives.
+/// The right to change the kernel's swap, for as long as this value lives. Nothing swaps but
+/// within [`KernelSwap::with`].
 pub struct KernelSwap {
     undo: Undo,
+    root: PathBuf,
+    swap_bytes: u64,
+    /// The swap file for zswap, written but not in use.
+    file: Option<PathBuf>,
 }
 
 impl KernelSwap {
-    /// Turns zswap on. Refuses, and changes nothing, when that could disturb a machine that uses
-    /// swap itself.
-    pub fn set_up(spec: &SwapSpec) -> Result<KernelSwap> {
-        KernelSwap::set_up_under(Path::new("/"), spec)
+    /// Gets ready for `tiers`: switches readahead off and writes a swap file if one of them is
+    /// zswap. Refuses, and changes nothing, when that could disturb a machine that uses swap
+    /// itself.
+    pub fn prepare(spec: &SwapSpec, tiers: &[KernelTier]) -> Result<KernelSwap> {
+        KernelSwap::prepare_under(Path::new("/"), spec, tiers)
     }
 
-    /// [`KernelSwap::set_up`] with `/proc` and `/sys` under `root`.
-    fn set_up_under(root: &Path, spec: &SwapSpec) -> Result<KernelSwap> {
+    /// [`KernelSwap::prepare`] with `/proc` and `/sys` under `root`.
+    fn prepare_under(root: &Path, spec: &SwapSpec, tiers: &[KernelTier]) -> Result<KernelSwap> {
+        let needs_file = tiers.iter().any(|t| matches!(t, KernelTier::Zswap(_)));
         check(root, spec)?;
         sys::catch_interrupts();
         // From here on every step that is taken is recorded first; an early return drops `swap`
         // and with it takes back what was done until then.
-        let swap = KernelSwap { undo: Undo::begin() };
-        let file = spec.dir.join(format!("terrace-bench-{}.swap", std::process::id()));
+        let mut swap = KernelSwap {
+            undo: Undo::begin(),
+            root: root.into(),
+            swap_bytes: spec.swap_bytes,
+            file: None,
+        };
+        let names: Vec<String> = tiers.iter().map(KernelTier::name).collect();
         eprintln!(
-            "terrace: setting up zswap ({}) over {} for the comparison; it is removed afterwards \
-             (by hand: swapoff {} && rm {})",
-            spec.compressor,
-            file.display(),
-            file.display(),
-            file.display()
+            "terrace: setting up the kernel's swap ({}) for the comparison, one at a time; all of \
+             it is removed afterwards",
+            names.join(", ")
         );
-        swap.undo.push(Step::Remove(file.clone()));
-        write_swap_file(&file, spec.swap_bytes)
-            .with_context(|| format!("{} cannot be written; free some space", file.display()))?;
         swap.set(root.join(PAGE_CLUSTER), "0")?;
+        if needs_file {
+            let file = spec.dir.join(format!("terrace-bench-{}.swap", std::process::id()));
+            eprintln!("terrace: swap file {} (by hand: swapoff {0} && rm {0})", file.display());
+            swap.undo.push(Step::Remove(file.clone()));
+            write_swap_file(&file, spec.swap_bytes).with_context(|| {
+                format!("{} cannot be written; free some space", file.display())
+            })?;
+            swap.file = Some(file);
+        }
+        Ok(swap)
+    }
+
+    /// Does `work` while the machine swaps to `tier`, and takes the swap away again.
+    pub fn with<T>(&self, tier: &KernelTier, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mark = self.undo.mark();
+        let outcome = match tier {
+            KernelTier::Zswap(compressor) => self.zswap(compressor),
+            KernelTier::Zram(algorithm) => self.zram(algorithm),
+        };
+        let outcome = outcome.and_then(|()| work());
+        let failures = self.undo.run_to(mark);
+        ensure!(failures.is_empty(), "not put back: {}", failures.join(", "));
+        outcome
+    }
+
+    fn zswap(&self, compressor: &str) -> Result<()> {
+        let parameters = self.root.join(ZSWAP);
+        ensure!(parameters.join("enabled").exists(), "this kernel has no zswap (CONFIG_ZSWAP)");
+        let file = self.file.as_ref().context("there is no swap file")?;
         for (name, value) in [
-            ("compressor", spec.compressor.as_str()),
+            ("compressor", compressor),
             ("max_pool_percent", MAX_POOL_PERCENT),
             ("shrinker_enabled", "N"),
             ("enabled", "Y"),
         ] {
-            let path = root.join(ZSWAP).join(name);
+            let path = parameters.join(name);
             // The shrinker came with 6.8; without it there is nothing to switch off.
             if name != "shrinker_enabled" || path.exists() {
-                swap.set(path, value)?;
+                self.set(path, value)?;
             }
         }
-        sys::swap_on(&file).with_context(|| {
+        self.swap_on(file)
+    }
+
+    fn zram(&self, algorithm: &str) -> Result<()> {
+        let control = self.root.join(ZRAM_CONTROL);
+        ensure!(control.exists(), "this kernel has no zram, or its module is not loaded");
+        let enabled = self.root.join(ZSWAP).join("enabled");
+        if enabled.exists() {
+            // zswap would take the pages before they reach the device.
+            self.set(enabled, "N")?;
+        }
+        // Reading the file adds a device; what is read is its number.
+        let id = fs::read_to_string(control.join("hot_add")).context("no zram device was added")?;
+        let id: u32 = id.trim().parse().context("the number of the new zram device")?;
+        let sys = self.root.join(format!("sys/block/zram{id}"));
+        self.undo.push(Step::RemoveZram {
+            reset: sys.join("reset"),
+            hot_remove: control.join("hot_remove"),
+            id,
+        });
+        for (name, value) in
+            [("comp_algorithm", algorithm), ("disksize", &self.swap_bytes.to_string())]
+        {
+            let path = sys.join(name);
+            fs::write(&path, value).with_context(|| {
+                format!("{} does not take {value:?}; is it built in?", path.display())
+            })?;
+        }
+        let device = self.root.join(format!("dev/zram{id}"));
+        let pages = u32::try_from(self.swap_bytes / PAGE_BYTES as u64)?;
+        let file = OpenOptions::new().write(true).open(&device);
+        let file = file.with_context(|| format!("cannot open {}", device.display()))?;
+        file.write_all_at(&swap_header(pages), 0)?;
+        file.sync_all()?;
+        drop(file);
+        self.swap_on(&device)
+    }
+
+    fn swap_on(&self, file: &Path) -> Result<()> {
+        sys::swap_on(file).with_context(|| {
             format!("swapon {} was refused; try another filesystem", file.display())
         })?;
-        swap.undo.push(Step::SwapOff(file));
-        Ok(swap)
+        self.undo.push(Step::SwapOff(file.into()));
+        Ok(())
     }
 
     /// Writes a setting of the kernel and remembers the old value.
@@ -159,10 +232,7 @@ impl Drop for KernelSwap {
 /// Everything that can be known to go wrong before anything is changed.
 fn check(root: &Path, spec: &SwapSpec) -> Result<()> {
     if effective_ids().0 != 0 {
-        bail!("the comparison with zswap needs root; run it with sudo");
-    }
-    if !root.join(ZSWAP).join("enabled").exists() {
-        bail!("this kernel has no zswap (CONFIG_ZSWAP); the comparison is left out");
+        bail!("the comparison with the kernel's swap needs root; run it with sudo");
     }
     let swaps = fs::read_to_string(root.join("proc/swaps")).unwrap_or_default();
     if let Some(line) = swaps.lines().nth(1) {
@@ -208,26 +278,6 @@ fn swap_header(pages: u32) -> [u8; PAGE_BYTES] {
     page[1028..1032].copy_from_slice(&(pages - 1).to_ne_bytes());
     page[PAGE_BYTES - 10..].copy_from_slice(b"SWAPSPACE2");
     page
-}
-
-/// Pages `n` pages out to zswap and reads them back. Needs root and a machine that does not swap;
-/// takes about 30 us a page and leaves the machine as it was.
-pub fn measure_zswap(pages: &PageSource, n: usize, spec: &SwapSpec) -> Result<KernelSwapFigures> {
-    let swap = KernelSwap::set_up(spec)?;
-    let probe = ProbeSpec { pages: n, ..ProbeSpec::default() };
-    let figures = fault_probe(&probe, pages, Mapping::page_out)?;
-    swap.remove()?;
-    if figures.wrong_pages > 0 {
-        bail!("zswap gave back {} pages with other bytes", figures.wrong_pages);
-    }
-    Ok(KernelSwapFigures {
-        compressor: spec.compressor.clone(),
-        faults: figures.faults,
-        fault_p50_ns: figures.fault_ns_p50,
-        fault_p99_ns: figures.fault_ns_p99,
-        fault_p999_ns: figures.fault_ns_p999,
-        pageout_ns_per_page: figures.pageout_ns_per_page,
-    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use terrace_core::tier::{MediumKind, TierSpec};
 
+use super::passes::{Condition, Subject};
 use super::subject::Measured;
+use crate::bench::figures::{loadavg, median};
 use crate::machine::Machine;
 
 /// One repetition of one row.
@@ -38,13 +40,19 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// A row of the kernel's.
-    pub(super) fn kernel(name: &str) -> Row {
-        Row { name: name.into(), ..Row::default() }
+    /// An empty row.
+    pub(super) fn of(subject: &Subject) -> Row {
+        match subject {
+            Subject::Kernel(kernel) => Row { name: kernel.name(), ..Row::default() },
+            Subject::Tier(tier) => Row::tier(tier),
+        }
     }
 
-    /// A row of a tier.
-    pub(super) fn tier(tier: &TierSpec) -> Row {
+    fn is_kernel(&self) -> bool {
+        self.codec.is_none()
+    }
+
+    fn tier(tier: &TierSpec) -> Row {
         Row {
             name: tier.name.clone(),
             codec: Some(tier.codec.name()),
@@ -67,7 +75,7 @@ impl Row {
             faults_in_timeline: measured.faults_in_timeline,
             resident_before: f.resident_before,
         });
-        let over = |get: fn(&Repetition) -> u64| median(self.repetitions.iter().map(get).collect());
+        let over = |get: fn(&Repetition) -> u64| median(self.repetitions.iter().map(get));
         self.p50_ns = over(|r| r.p50_ns);
         self.p99_ns = over(|r| r.p99_ns);
         self.p999_ns = over(|r| r.p999_ns);
@@ -78,22 +86,99 @@ impl Row {
     }
 }
 
-/// The first tier over zswap; the promise of SPEC.md is about these.
-#[derive(Clone, Debug, Serialize)]
+/// Terrace's tiers over the kernel's; the promises of SPEC.md are about the first ones. `None`
+/// where one of the two was not measured.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Ratios {
     lz4_vs_zswap_lzo_p50: Option<f64>,
     lz4_vs_zswap_lzo_p99: Option<f64>,
+    lz4_vs_zswap_lzo_p50_while_moving: Option<f64>,
+    lz4_vs_zswap_lzo_p99_while_moving: Option<f64>,
+    /// The tier while demotion goes on, over zswap at rest.
+    lz4_moving_vs_zswap_lzo_resting_p99: Option<f64>,
+    lz4_vs_zram_lz4_p50: Option<f64>,
+    lz4_vs_zram_lz4_p99: Option<f64>,
+    deflate_vs_zswap_deflate_p50: Option<f64>,
+    deflate_vs_zswap_deflate_p99: Option<f64>,
+    /// The denser lz4 tier; the others are of the first tier, zbud+lz4+dram.
+    zsmalloc_lz4_vs_zswap_lzo_p50: Option<f64>,
+    zsmalloc_lz4_vs_zswap_lzo_p99: Option<f64>,
+    zsmalloc_lz4_vs_zram_lz4_p50: Option<f64>,
+}
+
+/// The tier that "lz4 on dram" means: the first of the presets.
+const LZ4: &str = "zbud+lz4+dram";
+const DENSE_LZ4: &str = "zsmalloc+lz4+dram";
+const DEFLATE: &str = "zsmalloc+deflate+dram";
+
+/// What was measured under one condition.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Pass {
+    /// Threads that touched.
+    threads: usize,
+    #[serde(skip)]
+    moving: bool,
+    tiers: Vec<Row>,
+    against: Vec<Row>,
+}
+
+impl Pass {
+    /// Sorts rows into Terrace's and the kernel's.
+    pub(super) fn new(condition: Condition, rows: Vec<Row>) -> Pass {
+        let (against, tiers) = rows.into_iter().partition(Row::is_kernel);
+        Pass { threads: condition.threads, moving: condition.moving, tiers, against }
+    }
+
+    fn row(&self, name: &str) -> Option<&Row> {
+        self.tiers.iter().chain(&self.against).find(|r| r.name == name && r.faults > 0)
+    }
+}
+
+/// A quantile of `name` in one pass over that of `other` in another.
+fn ratio(
+    pass: Option<&Pass>,
+    name: &str,
+    other_pass: Option<&Pass>,
+    other: &str,
+    quantile: fn(&Row) -> u64,
+) -> Option<f64> {
+    let (a, b) = (quantile(pass?.row(name)?), quantile(other_pass?.row(other)?));
+    Some(a as f64 / b.max(1) as f64)
+}
+
+impl Ratios {
+    fn of(rest: Option<&Pass>, moving: Option<&Pass>) -> Ratios {
+        let p50: fn(&Row) -> u64 = |r| r.p50_ns;
+        let p99: fn(&Row) -> u64 = |r| r.p99_ns;
+        let at_rest = |a, b, q| ratio(rest, a, rest, b, q);
+        Ratios {
+            lz4_vs_zswap_lzo_p50: at_rest(LZ4, "zswap+lzo", p50),
+            lz4_vs_zswap_lzo_p99: at_rest(LZ4, "zswap+lzo", p99),
+            lz4_vs_zswap_lzo_p50_while_moving: ratio(moving, LZ4, moving, "zswap+lzo", p50),
+            lz4_vs_zswap_lzo_p99_while_moving: ratio(moving, LZ4, moving, "zswap+lzo", p99),
+            lz4_moving_vs_zswap_lzo_resting_p99: ratio(moving, LZ4, rest, "zswap+lzo", p99),
+            lz4_vs_zram_lz4_p50: at_rest(LZ4, "zram+lz4", p50),
+            lz4_vs_zram_lz4_p99: at_rest(LZ4, "zram+lz4", p99),
+            deflate_vs_zswap_deflate_p50: at_rest(DEFLATE, "zswap+deflate", p50),
+            deflate_vs_zswap_deflate_p99: at_rest(DEFLATE, "zswap+deflate", p99),
+            zsmalloc_lz4_vs_zswap_lzo_p50: at_rest(DENSE_LZ4, "zswap+lzo", p50),
+            zsmalloc_lz4_vs_zswap_lzo_p99: at_rest(DENSE_LZ4, "zswap+lzo", p99),
+            zsmalloc_lz4_vs_zram_lz4_p50: at_rest(DENSE_LZ4, "zram+lz4", p50),
+        }
+    }
 }
 
 /// Everything that is written as JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Report {
+    /// At rest, with the first number of threads.
     tiers: Vec<Row>,
     against: Vec<Row>,
     ratios: Ratios,
     not_compared: Option<String>,
-    /// Whether movement went on.
-    pub while_moving: bool,
+    /// At rest, by the number of threads that touch; the first once more.
+    threads: Vec<Pass>,
+    while_moving: Option<Pass>,
     /// Pages touched in each repetition.
     pub pages: usize,
     /// Repetitions.
@@ -108,25 +193,17 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// A report of now, on this machine. `kernel` is `None` with the reason in `not_compared`.
-    pub(super) fn new(
-        tiers: Vec<Row>,
-        kernel: Option<Row>,
-        not_compared: Option<String>,
-    ) -> Report {
-        let ratio = |get: fn(&Row) -> u64| {
-            let lz4 = tiers.iter().find(|t| t.codec == Some("lz4") && !t.emulated)?;
-            Some(get(lz4) as f64 / get(kernel.as_ref()?).max(1) as f64)
-        };
+    /// A report whose public fields are to be filled in.
+    pub(super) fn new(passes: Vec<Pass>, not_compared: Option<String>) -> Report {
+        let (moving, resting): (Vec<Pass>, Vec<Pass>) = passes.into_iter().partition(|p| p.moving);
+        let (first, while_moving) = (resting.first(), moving.into_iter().next());
         Report {
-            ratios: Ratios {
-                lz4_vs_zswap_lzo_p50: ratio(|r| r.p50_ns),
-                lz4_vs_zswap_lzo_p99: ratio(|r| r.p99_ns),
-            },
-            against: kernel.into_iter().collect(),
-            tiers,
+            tiers: first.map(|p| p.tiers.clone()).unwrap_or_default(),
+            against: first.map(|p| p.against.clone()).unwrap_or_default(),
+            ratios: Ratios::of(first, while_moving.as_ref()),
             not_compared,
-            while_moving: false,
+            threads: resting,
+            while_moving,
             pages: 0,
             repeat: 0,
             pages_left_out: 0.0,
@@ -136,45 +213,47 @@ impl Report {
         }
     }
 
-    /// The report as a person reads it.
+    /// The report for people.
     pub(super) fn table(&self) -> String {
-        let zswap = self.against.first();
-        let names = self.against.iter().chain(&self.tiers).map(|r| r.name.len());
-        let width = names.max().unwrap_or(0);
-        let mut out =
-            format!("{:<width$}  {:>8}  {:>8}  {:>8}", "", "p50 us", "p99 us", "p99.9 us");
-        if let Some(z) = zswap {
-            let _ = write!(out, "  {:>6}  {:>6}   to {}", "p50 x", "p99 x", z.name);
-        }
-        out.push('\n');
-        let us = |ns: u64| ns as f64 / 1e3;
-        for r in self.against.iter().chain(&self.tiers) {
-            let _ = write!(
+        let mut out = String::new();
+        for pass in self.threads.iter().chain(&self.while_moving) {
+            let moving = if pass.moving { "demotion going on" } else { "movement at rest" };
+            let many = if pass.threads == 1 { "thread" } else { "threads" };
+            let _ = writeln!(
                 out,
-                "{:<width$}  {:>8.1}  {:>8.1}  {:>8.1}",
-                r.name,
-                us(r.p50_ns),
-                us(r.p99_ns),
-                us(r.p999_ns)
+                "{} {many}, {moving}; microseconds, and p50 and p99 over the kernel's",
+                pass.threads
             );
-            if let Some(z) = zswap {
-                let x = |a: u64, b: u64| a as f64 / b.max(1) as f64;
-                let (p50, p99) = (x(r.p50_ns, z.p50_ns), x(r.p99_ns, z.p99_ns));
-                let _ = write!(out, "  {p50:>6.2}  {p99:>6.2}");
+            let kernel = &pass.against;
+            let _ = write!(out, "{:<24}{:>9}{:>9}{:>9}", "", "p50", "p99", "p99.9");
+            for k in kernel {
+                let _ = write!(out, "{:>18}", format!("/ {}", k.name));
             }
-            if r.emulated {
-                out.push_str("  emulated medium");
+            out.push('\n');
+            for r in kernel.iter().chain(&pass.tiers) {
+                let us = |ns: u64| ns as f64 / 1_000.0;
+                let _ = write!(
+                    out,
+                    "{:<24}{:>9.1}{:>9.1}{:>9.1}",
+                    r.name,
+                    us(r.p50_ns),
+                    us(r.p99_ns),
+                    us(r.p999_ns)
+                );
+                for k in kernel {
+                    let x = |a: u64, b: u64| a as f64 / b.max(1) as f64;
+                    let (p50, p99) = (x(r.p50_ns, k.p50_ns), x(r.p99_ns, k.p99_ns));
+                    let _ = write!(out, "{:>18}", format!("{p50:.2}  {p99:.2}"));
+                }
+                let note = if r.emulated { "  emulated medium\n" } else { "\n" };
+                out.push_str(note);
             }
             out.push('\n');
         }
         let _ = writeln!(
             out,
-            "\nmedians of {}, {} pages each in random order, {}; load {:.1} before, {:.1} after",
-            self.repeat,
-            self.pages,
-            if self.while_moving { "demotion going on" } else { "movement at rest" },
-            self.loadavg_before,
-            self.loadavg_after
+            "medians of {}, {} pages each in random order; load {:.1} before, {:.1} after",
+            self.repeat, self.pages, self.loadavg_before, self.loadavg_after
         );
         if let Some(why) = &self.not_compared {
             let _ = writeln!(out, "no comparison: {why}");
@@ -184,22 +263,10 @@ impl Report {
     }
 }
 
-/// The lower of the two middle values where there are two.
-fn median(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
-}
-
-/// Runnable threads of the whole machine, averaged over a minute.
-pub(super) fn loadavg() -> f64 {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::kernel_swap::ProbeFigures;
+    use crate::bench::kernel_swap::{KernelTier, ProbeFigures};
 
     fn measured(p50: u64) -> Measured {
         let figures = ProbeFigures {
@@ -216,34 +283,45 @@ mod tests {
         Measured { figures, faults_in_timeline: Some(10) }
     }
 
-    fn rows() -> (Vec<Row>, Row) {
-        let mut tiers: Vec<Row> = super::super::tiers_of_presets().iter().map(Row::tier).collect();
-        for p50 in [4_000, 90_000, 5_000] {
-            tiers[0].add(measured(p50));
+    fn pass(moving: bool, tier_ns: &[u64], zswap_ns: Option<u64>) -> Pass {
+        let tiers = super::super::passes::tiers();
+        let mut rows: Vec<Row> = tiers.into_iter().map(|t| Row::of(&Subject::Tier(t))).collect();
+        for &p50 in tier_ns {
+            rows[0].add(measured(p50));
         }
-        let mut zswap = Row::kernel("zswap+lzo");
-        zswap.add(measured(10_000));
-        (tiers, zswap)
+        if let Some(p50) = zswap_ns {
+            let mut row = Row::of(&Subject::Kernel(KernelTier::Zswap("lzo".into())));
+            row.add(measured(p50));
+            rows.push(row);
+        }
+        Pass::new(Condition { moving, threads: 1 }, rows)
     }
 
     #[test]
     fn one_bad_repetition_does_not_decide() {
-        let (tiers, zswap) = rows();
-        assert_eq!((tiers[0].p50_ns, tiers[0].p99_ns, tiers[0].faults), (5_000, 10_000, 30));
-        assert_eq!(tiers[0].faults_in_timeline, Some(30));
-        let report = Report::new(tiers, Some(zswap), None);
-        assert_eq!(report.ratios.lz4_vs_zswap_lzo_p50, Some(0.5));
-        assert!(report.table().contains("5.0") && report.table().contains("0.50"));
+        let rest = pass(false, &[4_000, 90_000, 5_000], Some(10_000));
+        let first = &rest.tiers[0];
+        assert_eq!((first.p50_ns, first.p99_ns, first.faults), (5_000, 10_000, 30));
+        assert_eq!(first.faults_in_timeline, Some(30));
+        let report = Report::new(vec![rest, pass(true, &[8_000], Some(32_000))], None);
+        let r = report.ratios;
+        assert_eq!((r.lz4_vs_zswap_lzo_p50, r.lz4_vs_zswap_lzo_p99), (Some(0.5), Some(0.5)));
+        assert_eq!(r.lz4_vs_zswap_lzo_p99_while_moving, Some(0.25));
+        assert_eq!(r.lz4_moving_vs_zswap_lzo_resting_p99, Some(0.8));
+        assert_eq!((r.lz4_vs_zram_lz4_p50, r.deflate_vs_zswap_deflate_p50), (None, None));
+        let table = report.table();
+        assert!(table.contains("0.50  0.50") && table.contains("0.25  0.25"), "{table}");
     }
 
     #[test]
-    fn without_zswap_there_is_no_ratio_but_a_reason() {
-        let report = Report::new(rows().0, None, Some("needs root".into()));
+    fn without_the_kernel_there_is_no_ratio_but_a_reason() {
+        let report = Report::new(vec![pass(false, &[4_000], None)], Some("needs root".into()));
         assert_eq!(report.ratios.lz4_vs_zswap_lzo_p99, None);
         assert!(report.table().contains("no comparison: needs root"));
         let json = serde_json::to_value(&report).unwrap();
         assert!(json["ratios"]["lz4_vs_zswap_lzo_p50"].is_null());
         assert_eq!(json["tiers"][0]["name"], "zbud+lz4+dram");
-        assert!(json["kernel"].is_string());
+        assert_eq!(json["threads"][0]["threads"], 1);
+        assert!(json["while_moving"].is_null() && json["kernel"].is_string());
     }
 }

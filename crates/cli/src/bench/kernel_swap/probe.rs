@@ -2,6 +2,8 @@
 //! this very code; they differ only in who pushes the pages out.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -16,14 +18,19 @@ pub struct ProbeSpec {
     pub pages: usize,
     /// Seed of the order in which they are touched.
     pub seed: u64,
-    /// Whether to stay on one CPU while touching.
+    /// Whether to stay on one CPU while touching; only with one thread.
     pub pin: bool,
+    /// Threads that touch at once, each its own part of the pages; at least 1.
+    pub threads: usize,
+    /// Whether a thread of its own asks the kernel, over and over, to page everything out again
+    /// while pages are touched.
+    pub page_out_meanwhile: bool,
 }
 
 impl Default for ProbeSpec {
     fn default() -> Self {
         // 128 MiB: far beyond every cache, and 32 samples beyond the 99.9th percentile.
-        ProbeSpec { pages: 32_768, seed: 1, pin: true }
+        ProbeSpec { pages: 32_768, seed: 1, pin: true, threads: 1, page_out_meanwhile: false }
     }
 }
 
@@ -66,7 +73,11 @@ pub fn fault_probe(
         stop_if_interrupted(n)?;
     }
     let order = shuffled(spec.pages, spec.seed);
-    let mut latencies_ns = Vec::with_capacity(spec.pages);
+    let threads = spec.threads.clamp(1, spec.pages);
+    let mut parts: Vec<Part> = (0..threads)
+        .map(|t| Part::new(order.iter().copied().skip(t).step_by(threads).collect()))
+        .collect();
+    drop(order);
 
     let started = Instant::now();
     push_out(&mapping)?;
@@ -80,25 +91,17 @@ pub fn fault_probe(
         )));
     }
 
-    let pinned = if spec.pin { Some(Pinned::here()?) } else { None };
-    let mut expected = [0u8; super::PAGE_BYTES];
-    let mut wrong_pages = 0;
-    for (done, &n) in order.iter().enumerate() {
-        stop_if_interrupted(done)?;
-        // Asked outside the timed part. Neighbours may have come along with an earlier fault, and
-        // a touch that does not fault would only flatter the figures.
-        let resident = mapping.is_resident(n)?;
-        let before = Instant::now();
-        std::hint::black_box(mapping.touch(n));
-        let took = before.elapsed();
-        if !resident {
-            latencies_ns.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if spec.page_out_meanwhile {
+            scope.spawn(|| keep_paging_out(&mapping, &done));
         }
-        source.fill(n, &mut expected);
-        wrong_pages += usize::from(mapping.page(n) != expected);
-    }
-    drop(pinned);
-
+        let outcome = touch_all(spec, &mapping, source, &mut parts);
+        done.store(true, Ordering::Relaxed);
+        outcome
+    })?;
+    let wrong_pages = parts.iter().map(|p| p.wrong_pages).sum();
+    let mut latencies_ns: Vec<u64> = parts.into_iter().flat_map(|p| p.latencies_ns).collect();
     latencies_ns.sort_unstable();
     Ok(ProbeFigures {
         pages: spec.pages,
@@ -111,6 +114,76 @@ pub fn fault_probe(
         pageout_ns_per_page: pushing.as_nanos() as f64 / out as f64,
         wrong_pages,
     })
+}
+
+/// What one thread touches, and how long that took.
+struct Part {
+    order: Vec<usize>,
+    latencies_ns: Vec<u64>,
+    wrong_pages: usize,
+}
+
+impl Part {
+    fn new(order: Vec<usize>) -> Part {
+        Part { latencies_ns: Vec::with_capacity(order.len()), order, wrong_pages: 0 }
+    }
+
+    fn touch(&mut self, mapping: &Mapping, source: &PageSource) -> io::Result<()> {
+        let mut expected = [0u8; super::PAGE_BYTES];
+        for (done, &n) in self.order.iter().enumerate() {
+            stop_if_interrupted(done)?;
+            // Asked outside the timed part. Neighbours may have come along with an earlier fault,
+            // and a touch that does not fault would only flatter the figures.
+            let resident = mapping.is_resident(n)?;
+            let before = Instant::now();
+            std::hint::black_box(mapping.touch(n));
+            let took = before.elapsed();
+            if !resident {
+                self.latencies_ns.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            }
+            source.fill(n, &mut expected);
+            self.wrong_pages += usize::from(mapping.page(n) != expected);
+        }
+        Ok(())
+    }
+}
+
+fn touch_all(
+    spec: &ProbeSpec,
+    mapping: &Mapping,
+    source: &PageSource,
+    parts: &mut [Part],
+) -> io::Result<()> {
+    if let [only] = parts {
+        let pinned = if spec.pin { Some(Pinned::here()?) } else { None };
+        let outcome = only.touch(mapping, source);
+        drop(pinned);
+        return outcome;
+    }
+    let together = Barrier::new(parts.len());
+    let start = |part: &mut Part| {
+        together.wait();
+        part.touch(mapping, source)
+    };
+    let panicked = |_| Err(io::Error::other("a thread that touches pages panicked"));
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = parts.iter_mut().map(|p| scope.spawn(|| start(p))).collect();
+        handles.into_iter().try_for_each(|h| h.join().unwrap_or_else(panicked))
+    })
+}
+
+/// Demotion at full speed, the kernel's way: the mapping piece by piece, round and round.
+fn keep_paging_out(mapping: &Mapping, done: &AtomicBool) {
+    const PIECE_PAGES: usize = 512;
+    loop {
+        for first in (0..mapping.pages()).step_by(PIECE_PAGES) {
+            let piece = first..(first + PIECE_PAGES).min(mapping.pages());
+            // A kernel that refuses the advice would have refused it before.
+            if done.load(Ordering::Relaxed) || mapping.page_out_part(piece).is_err() {
+                return;
+            }
+        }
+    }
 }
 
 /// A `push_out` for when somebody else moves the pages, such as Terrace: waits until `share` of
@@ -154,7 +227,7 @@ fn quantile(sorted: &[u64], q: f64) -> u64 {
 }
 
 /// 0..n in random order (Fisher-Yates over splitmix64, so that it is the same everywhere).
-fn shuffled(n: usize, seed: u64) -> Vec<usize> {
+pub fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -192,6 +265,18 @@ mod tests {
         assert_ne!(order, shuffled(1000, 8));
         order.sort_unstable();
         assert!(order.iter().enumerate().all(|(i, n)| i == *n));
+    }
+
+    #[test]
+    fn every_thread_touches_its_own_part() {
+        let source = PageSource::from_bytes(b"some text that repeats ".repeat(400));
+        for threads in [1, 3] {
+            let spec = ProbeSpec { pages: 64, threads, ..ProbeSpec::default() };
+            // Dropping the pages is as good as pushing them out, but for their bytes.
+            let drop_pages = |m: &Mapping| m.forget_all();
+            let figures = fault_probe(&spec, &source, drop_pages).unwrap();
+            assert_eq!((figures.faults, figures.wrong_pages), (64, 64));
+        }
     }
 
     #[test]

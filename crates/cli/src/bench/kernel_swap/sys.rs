@@ -4,13 +4,19 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::PAGE_BYTES;
+
+/// From linux/swap.h: the lower bits are a priority.
+const SWAP_FLAG_PREFER: libc::c_int = 0x8000;
+/// Before any other swap that might be switched on meanwhile.
+const SWAP_PRIORITY: libc::c_int = 0x7fff;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -20,18 +26,24 @@ pub fn interrupted() -> bool {
 }
 
 /// From now on SIGINT, SIGTERM and SIGHUP raise a flag instead of ending the process, so that what
-/// was set up is put back. A second signal ends it at once: the loops may be stuck.
+/// was set up is put back. The third one ends it at once: the loops may be stuck. Not the second,
+/// because timeout(1) sends two, one to the process and one to its group.
 pub fn catch_interrupts() {
+    const PATIENCE: u32 = 3;
     extern "C" fn note(_: libc::c_int) {
+        static SIGNALS: AtomicU32 = AtomicU32::new(0);
         INTERRUPTED.store(true, Ordering::Relaxed);
+        if SIGNALS.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE {
+            // SAFETY: ends the process without running anything of it.
+            unsafe { libc::_exit(130) };
+        }
     }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic, which is async-signal-safe; `action` is
-        // zeroed, which is a valid sigaction, and outlives the call.
+        // SAFETY: the handler only counts in atomics or ends the process, which is
+        // async-signal-safe; `action` is zeroed, which is a valid sigaction, and outlives the call.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = note as *const () as libc::sighandler_t;
-            action.sa_flags = libc::SA_RESETHAND;
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
     }
@@ -52,7 +64,7 @@ fn check(rc: libc::c_int) -> io::Result<()> {
 pub(super) fn swap_on(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: the path is terminated and outlives the call.
-    check(unsafe { libc::swapon(path.as_ptr(), 0) })
+    check(unsafe { libc::swapon(path.as_ptr(), SWAP_FLAG_PREFER | SWAP_PRIORITY) })
 }
 
 pub(super) fn swap_off(path: &Path) -> io::Result<()> {
@@ -79,6 +91,14 @@ pub(super) fn is_memory_filesystem(dir: &Path) -> io::Result<bool> {
     check(rc)?;
     let magic = fs.f_type as u64;
     Ok(magic == libc::TMPFS_MAGIC as u64 || magic == RAMFS_MAGIC)
+}
+
+/// CPU time of the calling thread so far, nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills `t`; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// Keeps this thread on the CPU where it runs for as long as the value lives: moving between CPUs
@@ -113,15 +133,28 @@ impl Drop for Pinned {
     }
 }
 
-/// Private anonymous memory that is asked to stay in small pages.
+/// Private anonymous memory.
 pub struct Mapping {
     start: NonNull<u8>,
     pages: usize,
     pagemap: File,
 }
 
+// SAFETY: through a shared reference bytes are only read, and advice moves them and changes none
+// (`forget_all`, for tests, makes zeros of them, which are read as such).
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
-    pub(super) fn new(pages: usize) -> io::Result<Mapping> {
+    /// Maps `pages` pages that are not there yet and are asked to stay small.
+    pub fn new(pages: usize) -> io::Result<Mapping> {
+        let mapping = Mapping::as_it_comes(pages)?;
+        // A kernel without huge pages refuses the advice, and does not need it.
+        let _ = mapping.advise(libc::MADV_NOHUGEPAGE);
+        Ok(mapping)
+    }
+
+    /// Maps `pages` pages that are not there yet, as the system's settings have them.
+    pub fn as_it_comes(pages: usize) -> io::Result<Mapping> {
         let pagemap = File::open("/proc/self/pagemap")?;
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: a new mapping anywhere, which touches no memory that exists.
@@ -139,17 +172,26 @@ impl Mapping {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => start,
             _ => return Err(io::Error::last_os_error()),
         };
-        let mapping = Mapping { start, pages, pagemap };
-        // A kernel without huge pages refuses the advice, and does not need it.
-        let _ = mapping.advise(libc::MADV_NOHUGEPAGE);
-        Ok(mapping)
+        Ok(Mapping { start, pages, pagemap })
     }
 
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the range is this mapping, and neither advice that is given changes its bytes.
-        let rc =
-            unsafe { libc::madvise(self.start.as_ptr().cast(), self.pages * PAGE_BYTES, advice) };
-        check(rc)
+        self.advise_pages(0..self.pages, advice)
+    }
+
+    fn advise_pages(&self, pages: Range<usize>, advice: libc::c_int) -> io::Result<()> {
+        assert!(pages.start <= pages.end && pages.end <= self.pages);
+        // SAFETY: the range lies in this mapping, and neither advice that is given changes its
+        // bytes.
+        check(unsafe {
+            let start = self.start.as_ptr().add(pages.start * PAGE_BYTES);
+            libc::madvise(start.cast(), pages.len() * PAGE_BYTES, advice)
+        })
+    }
+
+    /// Asks the kernel once to page these pages out.
+    pub fn page_out_part(&self, pages: Range<usize>) -> io::Result<()> {
+        self.advise_pages(pages, libc::MADV_PAGEOUT)
     }
 
     /// How many pages it has.
@@ -163,14 +205,15 @@ impl Mapping {
     }
 
     /// The bytes of page `n`.
-    pub(super) fn page(&self, n: usize) -> &[u8] {
+    pub fn page(&self, n: usize) -> &[u8] {
         assert!(n < self.pages);
         // SAFETY: the page lies in the mapping and is initialised: new pages are zero. Nobody
         // writes while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(n * PAGE_BYTES), PAGE_BYTES) }
     }
 
-    pub(super) fn page_mut(&mut self, n: usize) -> &mut [u8] {
+    /// The same for writing.
+    pub fn page_mut(&mut self, n: usize) -> &mut [u8] {
         assert!(n < self.pages);
         // SAFETY: as for `page`, and `self` is borrowed for writing.
         unsafe {
@@ -197,6 +240,12 @@ impl Mapping {
             }
         }
         Ok(())
+    }
+
+    /// Drops every page with its bytes, for tests of who looks at them.
+    #[cfg(test)]
+    pub(super) fn forget_all(&self) -> io::Result<()> {
+        self.advise(libc::MADV_DONTNEED)
     }
 
     /// How many pages are in memory, by `/proc/self/pagemap`, which shows this bit to everybody.

@@ -5,8 +5,10 @@
 //! out, so that none is done twice.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
 use super::sys;
 
@@ -14,6 +16,10 @@ static STEPS: Mutex<Vec<Step>> = Mutex::new(Vec::new());
 /// Held for as long as something is set up: a second set-up would save the first one's settings
 /// as if they were the machine's own.
 static ONE: Mutex<()> = Mutex::new(());
+
+/// How often, and after which pause, a device that is busy is tried again.
+const BUSY_TRIES: u32 = 50;
+const BUSY_WAIT: Duration = Duration::from_millis(20);
 
 /// One thing to put back.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +30,8 @@ pub(super) enum Step {
     SwapOff(PathBuf),
     /// A file to delete.
     Remove(PathBuf),
+    /// A zram device of ours to empty and take away: its files and its number.
+    RemoveZram { reset: PathBuf, hot_remove: PathBuf, id: u32 },
 }
 
 impl Step {
@@ -41,6 +49,21 @@ impl Step {
                 }
                 _ => Ok(()),
             },
+            Step::RemoveZram { reset, hot_remove, id } => {
+                // Something that looks at new block devices may still have it open for a moment.
+                let mut tries = 0;
+                loop {
+                    let gone =
+                        fs::write(reset, "1").and_then(|()| fs::write(hot_remove, id.to_string()));
+                    match gone {
+                        Err(e) if e.kind() == ErrorKind::ResourceBusy && tries < BUSY_TRIES => {
+                            tries += 1;
+                            std::thread::sleep(BUSY_WAIT);
+                        }
+                        other => return other.map_err(|e| format!("zram{id} hot_remove: {e}")),
+                    }
+                }
+            }
         }
     }
 }
@@ -68,24 +91,40 @@ impl Undo {
         STEPS.lock().unwrap_or_else(PoisonError::into_inner).push(step);
     }
 
-    /// Takes everything back; what cannot be is named, and the rest is done nevertheless.
+    /// Where the list stands, for [`Undo::run_to`].
+    pub(super) fn mark(&self) -> usize {
+        STEPS.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Takes back what came after `mark`; what cannot be is named, and the rest is done
+    /// nevertheless.
+    pub(super) fn run_to(&self, mark: usize) -> Vec<String> {
+        take_back_to(mark)
+    }
+
+    /// Takes everything back.
     pub(super) fn run(&self) -> Vec<String> {
         run_all()
     }
 }
 
 fn run_all() -> Vec<String> {
+    let had_any = STEPS.try_lock().is_ok_and(|steps| !steps.is_empty());
+    let failures = take_back_to(0);
+    if had_any && failures.is_empty() {
+        eprintln!("terrace: the kernel's swap is removed, settings are as before");
+    }
+    failures
+}
+
+fn take_back_to(mark: usize) -> Vec<String> {
     // A panic while the list is locked cannot happen outside `push`, which does nothing that can.
     let Ok(mut steps) = STEPS.try_lock() else { return vec!["steps in use".into()] };
-    let had_swap = steps.iter().any(|s| matches!(s, Step::SwapOff(_)));
     let mut failures = Vec::new();
-    while let Some(step) = steps.pop() {
-        if let Err(failure) = step.take_back() {
+    while steps.len() > mark {
+        if let Some(Err(failure)) = steps.pop().map(|step| step.take_back()) {
             failures.push(failure);
         }
-    }
-    if had_swap && failures.is_empty() {
-        eprintln!("terrace: zswap and its swap file are removed, settings are as before");
     }
     failures
 }
