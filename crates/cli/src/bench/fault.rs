@@ -30,11 +30,12 @@ mod child;
 mod report;
 mod subject;
 
-use report::{loadavg, Report, Row};
-use subject::{Measured, Subject};
+pub(crate) use report::loadavg;
+use report::{Report, Row};
+pub(crate) use subject::{Measured, Subject};
 
 /// Enough to lie beyond the caches and for a few samples beyond the 99.9th percentile.
-const PAGES_MIN: u32 = 4_096;
+pub(crate) const PAGES_MIN: u32 = 4_096;
 /// The compressor zswap has by default, and the paper's baseline.
 const ZSWAP_COMPRESSOR: &str = "lzo";
 /// Share of the faults that may be missing in the runtime's own count, or be too many in it: the

@@ -20,6 +20,7 @@ use terrace_core::tier::{MediumKind, TierSpec};
 use super::child::OUT_SHARE;
 use super::PATIENCE;
 use crate::bench::kernel_swap::{interrupted, ProbeFigures};
+use crate::config::write;
 use crate::demo::sys::signal_process;
 use crate::preset;
 
@@ -35,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What all tiers have in common.
-pub(super) struct Subject {
+pub(crate) struct Subject {
     /// This program.
     pub exe: PathBuf,
     /// Where files may be left.
@@ -49,7 +50,7 @@ pub(super) struct Subject {
 }
 
 /// One repetition.
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// By the touching loop.
     pub figures: ProbeFigures,
     /// Faults that the runtime counted from the tier meanwhile; `None` for the kernel.
@@ -58,7 +59,7 @@ pub(super) struct Measured {
 
 impl Subject {
     /// Measures `tier` once, touching in the order of `seed`.
-    pub(super) fn measure(&self, tier: &TierSpec, seed: u64) -> Result<Measured> {
+    pub(crate) fn measure(&self, tier: &TierSpec, seed: u64) -> Result<Measured> {
         let config = self.folder.join("tier.toml");
         let timeline = self.folder.join(format!("{}-{seed}.timeline", tier.name));
         fs::write(&config, self.toml(tier)).context("cannot write the configuration")?;
@@ -103,31 +104,11 @@ impl Subject {
 
     /// A configuration with this tier only.
     fn toml(&self, tier: &TierSpec) -> String {
-        let mut text = String::new();
-        let dram = preset::dram(preset::DRAM_USD_PER_GIB_MONTH);
-        let emulated = (tier.medium.kind == MediumKind::Emulated).then_some(&tier.medium);
-        for m in [Some(&dram), emulated].into_iter().flatten() {
-            text += &format!(
-                "[[medium]]\nname = {:?}\nkind = {:?}\nusd_per_gib_month = {:?}\n",
-                m.name,
-                m.kind.name(),
-                m.usd_per_gib_month
-            );
-            if m.kind == MediumKind::Emulated {
-                text += &format!(
-                    "latency_ns = {}\nbandwidth_mib_s = {}\n",
-                    m.latency_ns, m.bandwidth_mib_s
-                );
-            }
-        }
-        text += &format!(
-            "[[tier]]\nname = {:?}\ncodec = {:?}\nlevel = {}\npool = {:?}\nmedium = {:?}\n",
-            tier.name,
-            tier.codec.name(),
-            tier.level,
-            tier.pool.name(),
-            tier.medium.name
-        );
+        let dram = match tier.medium.kind {
+            MediumKind::Dram => tier.medium.clone(),
+            _ => preset::dram(preset::DRAM_USD_PER_GIB_MONTH),
+        };
+        let text = write::toml(&dram, std::slice::from_ref(tier));
         let cooling = if self.while_moving { "cooling_windows = 0\n" } else { "" };
         text + "[run]\nmove_mib_s = 0\n" + cooling
     }
