@@ -465,11 +465,12 @@ impl<'a> Work<'a> {
 }
 
 impl Candidate {
-    /// Medians of the repetitions; `None` on a medium that only the runtime opens.
+    /// The least of the repetitions, which is the one that others disturbed least; `None` on a
+    /// medium that only the runtime opens.
     fn load(&self) -> Option<Times> {
-        let all: Vec<Times> = self.once.iter().filter_map(|o| o.load).collect();
-        let p50_ns = median(all.iter().map(|t| t.p50_ns).collect())?;
-        Some(Times { p50_ns, p99_ns: median(all.iter().map(|t| t.p99_ns).collect())? })
+        let all = || self.once.iter().filter_map(|o| o.load);
+        let least = |of: fn(Times) -> f64| all().map(of).min_by(f64::total_cmp);
+        Some(Times { p50_ns: least(|t| t.p50_ns)?, p99_ns: least(|t| t.p99_ns)? })
     }
 
     fn row(&self, fit: Option<Fit>, dram: &Medium) -> Row {
@@ -483,8 +484,7 @@ impl Candidate {
             row.tco_normalized =
                 sizes.tco(self.spec.medium.usd_per_gib_month, dram.usd_per_gib_month);
         }
-        let compress = self.once.iter().map(|o| o.compress_ns_p50 as f64).collect();
-        row.compress_ns_p50 = median(compress).unwrap_or(0.0) as u64;
+        row.compress_ns_p50 = self.once.iter().map(|o| o.compress_ns_p50).min().unwrap_or(0);
         row.load_p50_ns = self.load().map(|t| t.p50_ns as u64);
         let composed = || Some((How::Composed, fit?.compose(self.load()?)));
         let times = self.live.times().map(|t| (How::Live, t)).or_else(composed);

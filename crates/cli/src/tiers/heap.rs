@@ -39,6 +39,9 @@ impl Heap {
                 "the memory of process {pid} cannot be read by this user ({e}): run as its user, \
                  or as root; kernel.yama.ptrace_scope may forbid it, too"
             ),
+            _ if e.raw_os_error() == Some(libc::ESRCH) => anyhow::anyhow!(
+                "process {pid} has no memory of its own: it is a thread of the kernel, or has ended"
+            ),
             _ => anyhow::anyhow!("the memory of process {pid} cannot be read: {e}"),
         };
         let memory = open("mem").map_err(explain)?;

@@ -20,9 +20,11 @@ use crate::preset;
 /// Objects a pool holds at least: with a few, the pages at the edges of its size classes would be
 /// most of what it costs. Data with fewer pages is stored several times.
 const OBJECTS_MIN: usize = 4_096;
-/// Bytes below the cut-off at which a page surely stays below it when eight of its bytes change,
-/// as they do for the live measurement.
-const CUTOFF_MARGIN_BYTES: usize = 16;
+/// Bytes below the cut-off at which a page surely stays below it when eight of its bytes change, as
+/// they do for the live measurement: eight literals, and as many in the matches that they were
+/// part of or that refer to them. Too little of it shows at once: a page in fifty that is refused
+/// there, and the measurement waits in vain.
+const CUTOFF_MARGIN_BYTES: usize = 64;
 
 /// The pages as one codec at one level makes them.
 pub struct Encoded {

@@ -28,7 +28,7 @@ const RIGHT: f64 = 150.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = 46.0;
 /// Of a name, per letter and in all.
-const LETTER: (f64, f64) = (6.0, 13.0);
+const LETTER: (f64, f64) = (6.9, 13.0);
 
 /// The picture by itself.
 pub fn svg(report: &Report) -> String {
@@ -101,10 +101,9 @@ fn draw(report: &Report) -> String {
         escape(&data)
     );
     axes(&mut out, &plane);
-    let is_real = |r: &Row| r.pareto_real;
-    steps(&mut out, &plane, &rows, "step", &is_real);
+    let mut taken = steps(&mut out, &plane, &rows, "step", &|r| r.pareto_real);
     if rows.iter().any(|(r, _)| r.emulated) {
-        steps(&mut out, &plane, &rows, "step dash", &|r| r.pareto);
+        taken.extend(steps(&mut out, &plane, &rows, "step dash", &|r| r.pareto));
     }
     // What matters is drawn last and so lies on top.
     let matters = |r: &Row| r.pareto || r.pareto_real;
@@ -113,7 +112,7 @@ fn draw(report: &Report) -> String {
             point(&mut out, row, plane.x(*us), plane.y(row.tco_normalized));
         }
     }
-    names(&mut out, &plane, &rows, &matters);
+    names(&mut out, &plane, &rows, &matters, taken);
     legend(&mut out, report);
     out
 }
@@ -182,25 +181,32 @@ fn ticks((from, to): (f64, f64)) -> Vec<f64> {
     found
 }
 
-/// A frontier as steps, from the fastest on, cheaper with each.
+/// A frontier as steps, from the fastest on, cheaper with each. Returns where its lines are.
 fn steps(
     out: &mut String,
     plane: &Plane,
     rows: &[(&Row, f64)],
     class: &str,
     on: &dyn Fn(&Row) -> bool,
-) {
-    let mut path = String::new();
-    for (row, us) in rows.iter().filter(|(r, _)| on(r)) {
-        let (x, y) = (plane.x(*us), plane.y(row.tco_normalized));
-        let _ = match path.is_empty() {
-            true => write!(path, "M{x:.1},{:.1} V{y:.1}", plane.y(1.0)),
-            false => write!(path, " H{x:.1} V{y:.1}"),
-        };
+) -> Vec<Area> {
+    let on = rows.iter().filter(|(r, _)| on(r));
+    let corners: Vec<(f64, f64)> =
+        on.map(|(r, us)| (plane.x(*us), plane.y(r.tco_normalized))).collect();
+    let Some(first) = corners.first() else { return Vec::new() };
+    let mut lines = Vec::new();
+    let mut at = (first.0, plane.y(1.0));
+    let mut path = format!("M{:.1},{:.1}", at.0, at.1);
+    for (x, y) in corners.into_iter().chain([(WIDTH - RIGHT, f64::NAN)]) {
+        lines.push((at.0, at.1 - 1.0, x, at.1 + 1.0));
+        let _ = write!(path, " H{x:.1}");
+        if y.is_finite() {
+            lines.push((x - 1.0, at.1, x + 1.0, y));
+            let _ = write!(path, " V{y:.1}");
+            at = (x, y);
+        }
     }
-    if !path.is_empty() {
-        let _ = write!(out, "<path class='{class}' d='{path} H{:.1}'/>", WIDTH - RIGHT);
-    }
+    let _ = write!(out, "<path class='{class}' d='{path}'/>");
+    lines
 }
 
 fn color(codec: &str) -> usize {
@@ -256,13 +262,16 @@ fn shape(out: &mut String, codec: &str, pool: &str, filled: bool, (x, y, r): (f6
 
 /// Names of the points that matter, each at the first place around its point where it covers
 /// nothing, with a line to the point where that is not beside it.
-fn names(out: &mut String, plane: &Plane, rows: &[(&Row, f64)], matters: &dyn Fn(&Row) -> bool) {
+fn names(
+    out: &mut String,
+    plane: &Plane,
+    rows: &[(&Row, f64)],
+    matters: &dyn Fn(&Row) -> bool,
+    mut taken: Vec<Area>,
+) {
     let at = |(row, us): &(&Row, f64)| (plane.x(*us), plane.y(row.tco_normalized));
-    let mut taken: Vec<Area> = rows
-        .iter()
-        .map(|r| (at(r), if matters(r.0) { 11.0 } else { 5.0 }))
-        .map(|((x, y), r)| (x - r, y - r, x + r, y + r))
-        .collect();
+    let marks = rows.iter().map(|r| (at(r), if matters(r.0) { 11.0 } else { 5.0 }));
+    taken.extend(marks.map(|((x, y), r)| (x - r, y - r, x + r, y + r)));
     // The line of DRAM has a name, too.
     taken.push((WIDTH - RIGHT - 140.0, plane.y(1.0) - 16.0, WIDTH - RIGHT, plane.y(1.0)));
     for point in rows.iter().filter(|(r, _)| matters(r)) {
@@ -270,9 +279,9 @@ fn names(out: &mut String, plane: &Plane, rows: &[(&Row, f64)], matters: &dyn Fn
         let name = format!("{}{}", point.0.name, if point.0.emulated { "*" } else { "" });
         let (wide, high) = (name.chars().count() as f64 * LETTER.0, LETTER.1);
         let spot = |n: usize| {
-            // Right, left, then in growing circles.
-            let turn = [0.0, 180.0, -40.0, 40.0, -140.0, 140.0, -80.0, 80.0][n % 8];
-            let far = 13.0 + (n / 8) as f64 * 14.0;
+            // Above the step, beside the point, below; then in growing circles.
+            let turn = [-50.0, 0.0, 180.0, 50.0, 130.0, -130.0, -85.0, 85.0][n % 8];
+            let far = 18.0 + (n / 8) as f64 * 13.0;
             let (sin, cos) = f64::sin_cos(f64::to_radians(turn));
             let (px, py) = (x + far * cos, y + far * sin);
             let left = if cos < 0.0 { px - wide } else { px };
