@@ -38,8 +38,8 @@ const CONTENDER_MARGIN: f64 = 0.25;
 const LIVE_COST_MAX: f64 = 0.9;
 /// Rounds of measuring live what the last round put on a frontier.
 const ROUNDS_MAX: usize = 4;
-/// Bounds of the latency tolerance, which is the median spread of the live repetitions.
-const LATENCY_TOLERANCE: (f64, f64) = (0.05, 0.2);
+/// Fitted latencies differ by noise of the loads only, which is below a microsecond.
+const LATENCY_TOLERANCE: f64 = 0.05;
 /// Costs are counted, not timed; another sample of the same data differs by about this.
 const TCO_TOLERANCE: f64 = 0.01;
 
@@ -57,17 +57,19 @@ pub enum Which {
 /// Every codec over every pool on DRAM and on an emulated slow medium, and on the media of a
 /// --config file, is measured on pages of the heaps of a Python and a Redis of its own, or of
 /// --data or --pid. The table has, for each: fault latency p50 and p99 (`live`: real faults;
-/// `composed`: load and decode in a loop, plus what the live ones have in common), codec ratio,
-/// all that is stored over the original, what the pool adds to the encodings, pages refused, time to
-/// compress a page, and TCO relative to DRAM with refused pages counted as DRAM.
+/// `composed`: by the fit), the same fitted (what live faults have in common, plus a factor times
+/// load and decode in a loop; tiers are compared by it, since live noise is larger than most of
+/// their differences), codec ratio, all that is stored over the original, what the pool adds to the
+/// encodings, pages refused, time to compress a page, and TCO relative to DRAM with refused pages
+/// counted as DRAM.
 ///
 /// JSON (--json): `tiers[]` with `name`, `codec`, `level`, `pool`, `medium`, `emulated`, `measured`,
-/// `fault_p50_ns`, `fault_p99_ns`, `load_p50_ns`, `compress_ns_p50`, `codec_ratio`, `ratio` (stored
-/// / original, pool included), `pool_overhead`, `refused_share`, `tco_normalized`, `pareto`,
-/// `pareto_real`, `recommended`, `recommended_with_emulated`; the lists `recommended` and
-/// `recommended_with_emulated`; `data`, `sources[]`, `pages`, `pages_live`, `repeat`,
-/// `latency_tolerance`, `tco_tolerance`, `fit`, `composed_error`, `failed[]`, `loadavg_before`,
-/// `loadavg_after`, `seconds_total`, `date`; the machine.
+/// `fault_p50_ns`, `fault_p99_ns`, `fault_fitted_ns`, `load_p50_ns`, `compress_ns_p50`,
+/// `codec_ratio`, `ratio` (stored / original, pool included), `pool_overhead`, `refused_share`,
+/// `tco_normalized`, `pareto`, `pareto_real`, `recommended`, `recommended_with_emulated`; the lists
+/// `recommended` and `recommended_with_emulated`; `data`, `sources[]`, `pages`, `pages_live`,
+/// `repeat`, `live_spread`, `latency_tolerance`, `tco_tolerance`, `fit`, `composed_error`,
+/// `failed[]`, `loadavg_before`, `loadavg_after`, `seconds_total`, `date`; the machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CharacterizeArgs {
     /// Pages of this file, cut every 4 KiB
@@ -152,7 +154,8 @@ pub fn run(args: CharacterizeArgs) -> Result<()> {
         pages: data.pages.len(),
         pages_live: work.pages_live,
         repeat: args.repeat,
-        latency_tolerance: LATENCY_TOLERANCE.0,
+        live_spread: None,
+        latency_tolerance: LATENCY_TOLERANCE,
         tco_tolerance: TCO_TOLERANCE,
         fit: None,
         composed_error: None,
@@ -457,9 +460,7 @@ impl<'a> Work<'a> {
             median,
             worst: errors.iter().copied().fold(0.0, f64::max),
         });
-        let spreads = self.tiers.iter().filter_map(|t| t.live.spread()).collect();
-        let (least, most) = LATENCY_TOLERANCE;
-        report.latency_tolerance = median(spreads).unwrap_or(least).clamp(least, most);
+        report.live_spread = median(self.tiers.iter().filter_map(|t| t.live.spread()).collect());
         report.tiers = self.tiers.iter().map(|t| t.row(fit, dram)).collect();
     }
 }
@@ -486,8 +487,10 @@ impl Candidate {
         }
         row.compress_ns_p50 = self.once.iter().map(|o| o.compress_ns_p50).min().unwrap_or(0);
         row.load_p50_ns = self.load().map(|t| t.p50_ns as u64);
-        let composed = || Some((How::Composed, fit?.compose(self.load()?)));
-        let times = self.live.times().map(|t| (How::Live, t)).or_else(composed);
+        let fitted = fit.zip(self.load()).map(|(fit, load)| fit.compose(load));
+        row.fault_fitted_ns = fitted.map(|t| t.p50_ns as u64);
+        let live = self.live.times().map(|t| (How::Live, t));
+        let times = live.or(fitted.map(|t| (How::Composed, t)));
         if let Some((how, times)) = times {
             row.measured = how;
             row.fault_p50_ns = Some(times.p50_ns as u64);

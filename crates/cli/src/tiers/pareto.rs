@@ -4,10 +4,11 @@
 //! The planner puts some regions here and some there, so two tiers offer every point on the line
 //! between them, too, and DRAM (no fault, cost 1) is always one of them. A tier above the lower
 //! convex hull of DRAM and the others is therefore never better than a mixture of two tiers on it:
-//! what is recommended are corners of that hull. When there are more corners than tiers wanted,
-//! those stay that keep the area under the hull smallest, over latencies from 0 to that of the
-//! slowest tier on the frontier: the mean cost of a page when every mean latency up to there is as
-//! likely to be what an application can bear.
+//! what is recommended are corners of that hull. The cheapest is always one of them: it is how far
+//! the planner's knob reaches (`TCO_min` of equation 10). When there are more corners than tiers
+//! wanted, those stay that keep the area under the hull smallest, over latencies from 0 to that of
+//! the cheapest: the mean cost of a page when every mean latency up to there is as likely to be what
+//! an application can bear.
 
 /// A tier as the choice sees it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -29,7 +30,7 @@ pub struct Tolerance {
 
 /// Gain in area below which one tier more is not worth its place, as a share of all that the hull
 /// gains over DRAM.
-pub const GAIN_SHARE_MIN: f64 = 0.01;
+pub const GAIN_SHARE_MIN: f64 = 0.005;
 
 /// The places in `points` of the frontier, from the cheapest up, which is from the slowest down.
 ///
@@ -102,18 +103,17 @@ fn slope(a: Point, b: Point) -> f64 {
 }
 
 /// At most `tiers_max` corners of the hull of the points at `places`, from the fastest to the
-/// cheapest: those whose mixtures with DRAM and each other leave the smallest area under them, and
-/// no more of them than gain [`GAIN_SHARE_MIN`] each on what fewer would leave.
+/// cheapest: the cheapest, and with it those whose mixtures with DRAM and each other leave the
+/// smallest area under them; no more of them than gain [`GAIN_SHARE_MIN`] together on fewer.
 pub fn recommend(points: &[Point], places: &[usize], tiers_max: usize) -> Vec<usize> {
     let corners = hull(points, places);
     let chain: Vec<Point> =
         std::iter::once(DRAM).chain(corners.iter().map(|&c| points[c])).collect();
-    let end_ns = chain.last().map_or(0.0, |p| p.fault_ns);
-    let gained = |area: f64| end_ns - area;
-    let Some((_, smallest)) = best(&chain, corners.len(), end_ns) else { return Vec::new() };
+    let Some((_, smallest)) = best(&chain, corners.len()) else { return Vec::new() };
+    let gained = |area: f64| chain.last().map_or(0.0, |p| p.fault_ns) - area;
     let mut chosen = Vec::new();
     for tiers in 1..=tiers_max.min(corners.len()) {
-        let Some((places, area)) = best(&chain, tiers, end_ns) else { break };
+        let Some((places, area)) = best(&chain, tiers) else { break };
         chosen = places;
         if gained(smallest) - gained(area) < GAIN_SHARE_MIN * gained(smallest) {
             break;
@@ -122,13 +122,13 @@ pub fn recommend(points: &[Point], places: &[usize], tiers_max: usize) -> Vec<us
     chosen.into_iter().map(|place| corners[place - 1]).collect()
 }
 
-/// The `tiers` points of a convex chain that begins with DRAM which leave the smallest area under
-/// the line through DRAM and them, level after the last, up to `end_ns`; and that area. `None` if
-/// there are not so many, or none is asked for.
+/// The `tiers` points of a convex chain that begins with DRAM, its last among them, which leave the
+/// smallest area under the line through DRAM and them; and that area. `None` if there are not so
+/// many, or none is asked for.
 ///
 /// By dynamic programming over (points taken, last point): exact, and the chain has as many points
 /// as the hull has corners.
-fn best(chain: &[Point], tiers: usize, end_ns: f64) -> Option<(Vec<usize>, f64)> {
+fn best(chain: &[Point], tiers: usize) -> Option<(Vec<usize>, f64)> {
     if tiers == 0 || tiers >= chain.len() {
         return None;
     }
@@ -149,9 +149,7 @@ fn best(chain: &[Point], tiers: usize, end_ns: f64) -> Option<(Vec<usize>, f64)>
         }
         areas = next;
     }
-    let level = |n: usize| (end_ns - chain[n].fault_ns) * chain[n].tco;
-    let ends = areas.into_iter().enumerate().filter_map(|(n, a)| a.map(|a| (n, a)));
-    ends.map(|(n, (area, taken))| (taken, area + level(n))).min_by(|a, b| a.1.total_cmp(&b.1))
+    areas.pop().flatten().map(|(area, taken)| (taken, area))
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ impl Plane {
 
 fn draw(report: &Report) -> String {
     let rows: Vec<(&Row, f64)> =
-        report.tiers.iter().filter_map(|r| Some((r, r.fault_p50_ns? as f64 / 1e3))).collect();
+        report.tiers.iter().filter_map(|r| Some((r, r.judged_ns()? as f64 / 1e3))).collect();
     let plane = Plane::of(&rows);
     let mut out = String::new();
     let data: String = report.data.chars().take(110).collect();
@@ -152,7 +152,7 @@ fn axes(out: &mut String, plane: &Plane) {
     let _ = write!(
         out,
         "<line class='axis' x1='{LEFT}' y1='{floor}' x2='{right}' y2='{floor}'/><text \
-         x='{middle_x}' y='{:.1}' text-anchor='middle'>fault latency p50, us (logarithmic)</text>\
+         x='{middle_x}' y='{:.1}' text-anchor='middle'>fault latency p50, fitted, us (logarithmic)</text>\
          <text transform='translate(18 {middle_y}) rotate(-90)' text-anchor='middle'>cost of \
          holding the data, DRAM = 1</text>",
         HEIGHT - 8.0
