@@ -11,8 +11,11 @@ use terrace_core::cost::USD_PER_CORE_MONTH;
 use terrace_core::tier::{Medium, MediumKind, TierSpec, MAX_TIERS};
 
 use crate::preset::{self, Preset};
+use saved::Saved;
 
 pub mod file;
+pub mod saved;
+pub mod write;
 
 pub use file::ConfigError;
 
@@ -37,6 +40,9 @@ pub struct Config {
     pub policy: PolicyConfig,
     /// Windows, limits and sampling.
     pub run: RunConfig,
+    /// What to say about the tiers of the preset `auto`: the file that they are from, or why a
+    /// saved one is not used. `None` for the built-in ones.
+    pub tiers_note: Option<String>,
 }
 
 /// How placement is decided.
@@ -204,6 +210,7 @@ impl Config {
             tiers: preset.tiers(),
             policy: PolicyConfig::default(),
             run: RunConfig::default(),
+            tiers_note: None,
         }
     }
 
@@ -271,8 +278,13 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Preset, then file, then these options.
+    /// Preset, then file, then these options. Where that leaves the tiers to the preset `auto`, they
+    /// are those that were saved for this machine ([`mod@saved`]), if any were.
     pub fn resolve(&self) -> Result<Config, ConfigError> {
+        self.resolve_with(saved::load)
+    }
+
+    fn resolve_with(&self, saved: impl FnOnce() -> Saved) -> Result<Config, ConfigError> {
         let preset = self.preset.unwrap_or_default();
         let mut config = match &self.config {
             Some(path) => Config::load_over(path, preset)?,
@@ -285,6 +297,13 @@ impl ConfigArgs {
                 if !config.media.iter().any(|m| m.name == medium.name) {
                     config.media.push(medium.clone());
                 }
+            }
+        }
+        if config.preset == Preset::Auto.name() {
+            match saved() {
+                Saved::None => {}
+                Saved::Tiers(tiers) => tiers.put_into(&mut config),
+                Saved::Ignored(why) => config.tiers_note = Some(format!("auto: {why}")),
             }
         }
         if let Some(kind) = self.policy {
@@ -383,6 +402,28 @@ mod tests {
         assert_eq!((config.policy.alpha, config.policy.threshold.share()), (0.1, Some(0.75)));
         assert_eq!((config.run.window_s, config.run.move_threads), (3.0, 2));
         assert!(config.is_emulated());
+    }
+
+    #[test]
+    fn saved_tiers_are_for_auto_only() {
+        let tiers = Preset::Auto.tiers().split_off(2);
+        let found = || {
+            let (path, date) = (PathBuf::from("auto.toml"), "today".to_owned());
+            Saved::Tiers(saved::SavedTiers { tiers: tiers.clone(), path, date })
+        };
+        let resolve = |preset, saved: &dyn Fn() -> Saved| {
+            ConfigArgs { preset, ..ConfigArgs::default() }.resolve_with(saved).unwrap()
+        };
+        for preset in [None, Some(Preset::Auto)] {
+            let config = resolve(preset, &found);
+            assert_eq!((config.preset.as_str(), &config.tiers), ("auto", &tiers));
+            assert!(config.tiers_note.unwrap().contains("auto.toml"));
+        }
+        assert_eq!(resolve(Some(Preset::Tierscape), &found).tiers, Preset::Tierscape.tiers());
+        assert_eq!(resolve(None, &|| Saved::None), Config::from_preset(Preset::Auto));
+        let ignored = resolve(None, &|| Saved::Ignored("old".into()));
+        assert_eq!(ignored.tiers, Preset::Auto.tiers());
+        assert_eq!(ignored.tiers_note.as_deref(), Some("auto: old"));
     }
 
     #[test]

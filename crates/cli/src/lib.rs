@@ -11,7 +11,7 @@ pub mod bench {
     mod content;
     pub mod demote;
     pub mod fault;
-    mod figures;
+    pub(crate) mod figures;
     pub mod kernel_swap;
     mod launched;
     pub mod plan;

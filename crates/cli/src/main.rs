@@ -57,6 +57,8 @@ enum TiersVerb {
         #[arg(long)]
         json: bool,
     },
+    /// Latency, savings and cost of every possible tier on your data, and which to use
+    Characterize(tiers::characterize::CharacterizeArgs),
 }
 
 #[derive(Subcommand)]
@@ -82,6 +84,9 @@ fn main() -> ExitCode {
         Verb::Doctor { json } => Ok(doctor::run(json)),
         Verb::Tiers { verb: TiersVerb::List { config, json } } => {
             tiers::list(&config, json).map(|()| 0).map_err(Into::into)
+        }
+        Verb::Tiers { verb: TiersVerb::Characterize(args) } => {
+            tiers::characterize::run(args).map(|()| 0)
         }
         Verb::Demo(args) => demo::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Churn(args) } => bench::churn::run(args).map(|()| 0),

@@ -1,5 +1,5 @@
-//! `terrace tiers list`: the tiers that a preset or a file asks for, as the planner will number
-//! them.
+//! `terrace tiers`: `list` shows the tiers that a preset or a file asks for, as the planner will
+//! number them; [`characterize`] measures what there is to choose from.
 
 use std::fmt::Write as _;
 
@@ -8,6 +8,16 @@ use terrace_core::tier::{Medium, MediumKind, TierId};
 
 use crate::config::{Config, ConfigArgs, ConfigError};
 use crate::media;
+
+pub mod characterize;
+mod data;
+mod heap;
+mod heaps;
+mod in_process;
+mod live;
+mod pareto;
+mod plot;
+mod report;
 
 /// One row of the list.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -102,11 +112,15 @@ pub fn table(rows: &[TierRow]) -> String {
 
 /// `terrace tiers list`: prints the tiers.
 pub fn list(args: &ConfigArgs, json: bool) -> Result<(), ConfigError> {
-    let rows = rows(&args.resolve()?);
+    let config = args.resolve()?;
+    let rows = rows(&config);
     if json {
         println!("{}", serde_json::to_string_pretty(&rows).expect("plain data"));
     } else {
         print!("{}", table(&rows));
+        if let Some(note) = config.tiers_note {
+            println!("\n{note}");
+        }
     }
     Ok(())
 }

@@ -31,10 +31,10 @@ mod subject;
 pub use passes::Moving;
 use passes::{passes, tiers, Condition, Subject};
 use report::{Pass, Report, Row};
-use subject::Measured;
+pub(crate) use subject::{Measured, Subject as TierSubject};
 
 /// Enough to lie beyond the caches and for a few samples beyond the 99.9th percentile.
-const PAGES_MIN: u32 = 4_096;
+pub(crate) const PAGES_MIN: u32 = 4_096;
 /// Share of the faults that may be missing in the runtime's own count, or be too many in it: the
 /// program that measures has some memory besides what it measures.
 const COUNT_TOLERANCE: f64 = 0.02;

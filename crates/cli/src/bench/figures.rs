@@ -10,7 +10,7 @@ pub(super) fn median<T: Copy + PartialOrd + Default>(values: impl Iterator<Item 
 }
 
 /// Runnable threads of the whole machine, averaged over a minute.
-pub(super) fn loadavg() -> f64 {
+pub(crate) fn loadavg() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
 }

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use terrace_core::tier::{MediumKind, TierSpec};
 
 use super::kernel_swap::interrupted;
+use crate::config::write;
 use crate::demo::sys::signal_process;
-use crate::media;
 use crate::preset;
 
 /// Longest that anything but the measured part itself may take.
@@ -26,20 +26,11 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 /// A configuration with this tier only: moves are not limited; with `cooling` off a page that came
 /// back may leave again at once.
 pub(super) fn toml_of(tier: &TierSpec, cooling: bool) -> String {
-    let mut text = String::new();
-    let dram = preset::dram(preset::DRAM_USD_PER_GIB_MONTH);
-    let other = (tier.medium.kind != MediumKind::Dram).then_some(&tier.medium);
-    for m in [Some(&dram), other].into_iter().flatten() {
-        text += &media::toml(m);
-    }
-    text += &format!(
-        "[[tier]]\nname = {:?}\ncodec = {:?}\nlevel = {}\npool = {:?}\nmedium = {:?}\n",
-        tier.name,
-        tier.codec.name(),
-        tier.level,
-        tier.pool.name(),
-        tier.medium.name
-    );
+    let dram = match tier.medium.kind {
+        MediumKind::Dram => tier.medium.clone(),
+        _ => preset::dram(preset::DRAM_USD_PER_GIB_MONTH),
+    };
+    let text = write::toml(&dram, std::slice::from_ref(tier));
     text + "[run]\nmove_mib_s = 0\n" + if cooling { "" } else { "cooling_windows = 0\n" }
 }
 

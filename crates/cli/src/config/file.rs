@@ -117,6 +117,7 @@ pub fn parse(file: &str, text: &str, preset: Preset) -> Result<Config> {
         tiers,
         policy: policy(root.section("policy")?)?,
         run: run(root.section("run")?)?,
+        tiers_note: None,
     };
     if config.tiers.is_empty() {
         config.preset = preset.name().into();

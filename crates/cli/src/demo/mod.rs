@@ -4,7 +4,7 @@
 //! (`redis`), requests and comparison (`load`, `latency`), what Terrace reports (`timeline`), one
 //! run (`one_run`), and what is shown of all runs (`outcome`, `table`, `chart`, `report`).
 
-mod chart;
+pub(crate) mod chart;
 pub mod content;
 mod documents;
 pub mod latency;

@@ -41,6 +41,9 @@ pub struct RunArgs {
 /// Runs the program; the result is the exit code to end with.
 pub fn run(args: RunArgs) -> Result<i32> {
     let config = args.config.resolve()?;
+    if let (Some(note), false) = (&config.tiers_note, args.quiet) {
+        eprintln!("terrace: {note}");
+    }
     let name = args.command[0].clone();
     let mut command = Command::new(&name);
     let session = match prepare(&name) {

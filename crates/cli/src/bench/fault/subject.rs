@@ -26,7 +26,7 @@ const WINDOW_MOVING_S: f64 = 0.1;
 const REST: Duration = Duration::from_millis(200);
 
 /// What all tiers have in common.
-pub(super) struct Subject {
+pub(crate) struct Subject {
     /// This program.
     pub exe: PathBuf,
     /// Where files may be left.
@@ -38,7 +38,7 @@ pub(super) struct Subject {
 }
 
 /// One repetition.
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// By the touching loop.
     pub figures: ProbeFigures,
     /// Faults that the runtime counted from the tier meanwhile; `None` for the kernel.
@@ -46,6 +46,11 @@ pub(super) struct Measured {
 }
 
 impl Subject {
+    /// Measures `tier` once at rest by one thread, touching in the order of `seed`.
+    pub(crate) fn measure_at_rest(&self, tier: &TierSpec, seed: u64) -> Result<Measured> {
+        self.measure(tier, Condition { moving: false, threads: 1 }, seed)
+    }
+
     /// Measures `tier` once, touching in the order of `seed`.
     pub(super) fn measure(&self, tier: &TierSpec, on: Condition, seed: u64) -> Result<Measured> {
         let config = self.folder.join("tier.toml");
