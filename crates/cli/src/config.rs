@@ -278,8 +278,8 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Preset, then file, then these options. Where that leaves the tiers to the preset `auto`, they
-    /// are those that were saved for this machine ([`mod@saved`]), if any were.
+    /// Preset, then file, then these options. Where that leaves the tiers to the preset `auto`,
+    /// they are those that were saved for this machine ([`mod@saved`]), if any were.
     pub fn resolve(&self) -> Result<Config, ConfigError> {
         self.resolve_with(saved::load)
     }

@@ -2,11 +2,11 @@
 //! that there is makes a tier; for each the latency of a fault and the cost of holding the data,
 //! and which few of them are worth having.
 //!
-//! In order: pages are collected ([`super::data`]); every tier stores and loads them in this process
-//! ([`super::in_process`]), which gives exact sizes and the part of the latency in which tiers
-//! differ; the fastest, the slowest and all that are near a frontier are measured with real faults
-//! ([`super::live`]), again until every tier on a frontier is; the others are composed; the frontier
-//! is drawn and a set chosen ([`super::pareto`]).
+//! In order: pages are collected (`data`); every tier stores and loads them in this process
+//! (`in_process`), which gives exact sizes and the part of the latency in which tiers differ; the
+//! fastest, the slowest and all that are near a frontier are measured with real faults (`live`),
+//! again until every tier on a frontier is; all are fitted; the frontier is drawn and a set chosen
+//! (`pareto`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,8 +64,8 @@ pub enum Which {
 /// encodings, pages refused, time to compress a page, and TCO relative to DRAM with refused pages
 /// counted as DRAM.
 ///
-/// JSON (--json): `tiers[]` with `name`, `codec`, `level`, `pool`, `medium`, `emulated`, `measured`,
-/// `fault_p50_ns`, `fault_p99_ns`, `fault_fitted_ns`, `load_p50_ns`, `compress_ns_p50`,
+/// JSON (--json): `tiers[]` with `name`, `codec`, `level`, `pool`, `medium`, `emulated`,
+/// `measured`, `fault_p50_ns`, `fault_p99_ns`, `fault_fitted_ns`, `load_p50_ns`, `compress_ns_p50`,
 /// `codec_ratio`, `ratio` (stored / original, pool included), `pool_overhead`, `refused_share`,
 /// `tco_normalized`, `pareto`, `pareto_real`, `recommended`, `recommended_with_emulated`; the lists
 /// `recommended` and `recommended_with_emulated`; `data`, `sources[]`, `pages`, `pages_live`,
@@ -468,9 +468,7 @@ impl Candidate {
     /// The least of the repetitions, which is the one that others disturbed least; `None` on a
     /// medium that only the runtime opens.
     fn load(&self) -> Option<Times> {
-        let all = || self.once.iter().filter_map(|o| o.load);
-        let least = |of: fn(Times) -> f64| all().map(of).min_by(f64::total_cmp);
-        Some(Times { p50_ns: least(|t| t.p50_ns)?, p99_ns: least(|t| t.p99_ns)? })
+        self.once.iter().filter_map(|o| o.load).reduce(Times::least)
     }
 
     fn row(&self, fit: Option<Fit>, dram: &Medium) -> Row {

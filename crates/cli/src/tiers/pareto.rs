@@ -7,8 +7,8 @@
 //! what is recommended are corners of that hull. The cheapest is always one of them: it is how far
 //! the planner's knob reaches (`TCO_min` of equation 10). When there are more corners than tiers
 //! wanted, those stay that keep the area under the hull smallest, over latencies from 0 to that of
-//! the cheapest: the mean cost of a page when every mean latency up to there is as likely to be what
-//! an application can bear.
+//! the cheapest: the mean cost of a page when every mean latency up to there is as likely to be
+//! what an application can bear.
 
 /// A tier as the choice sees it.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -124,7 +124,8 @@ fn axes(out: &mut String, plane: &Plane) {
         let (tco, at) = (f64::from(n) * step, plane.y(f64::from(n) * step));
         let _ = write!(
             out,
-            "<line class='grid' x1='{LEFT}' y1='{at:.1}' x2='{right}' y2='{at:.1}'/><text x='{:.1}' \
+            "<line class='grid' x1='{LEFT}' y1='{at:.1}' x2='{right}' y2='{at:.1}'/>\
+             <text x='{:.1}' \
              y='{:.1}' text-anchor='end'>{tco:.1}</text>",
             LEFT - 7.0,
             at + 4.0
@@ -134,7 +135,8 @@ fn axes(out: &mut String, plane: &Plane) {
     let _ = write!(
         out,
         "<line class='axis' stroke-dasharray='2 3' x1='{LEFT}' y1='{dram:.1}' x2='{right}' \
-         y2='{dram:.1}'/><text x='{:.1}' y='{:.1}' text-anchor='end'>plain DRAM: 1, no fault</text>",
+         y2='{dram:.1}'/><text x='{:.1}' y='{:.1}' text-anchor='end'>plain DRAM: 1, \
+         no fault</text>",
         right - 4.0,
         dram - 5.0
     );
@@ -152,7 +154,8 @@ fn axes(out: &mut String, plane: &Plane) {
     let _ = write!(
         out,
         "<line class='axis' x1='{LEFT}' y1='{floor}' x2='{right}' y2='{floor}'/><text \
-         x='{middle_x}' y='{:.1}' text-anchor='middle'>fault latency p50, fitted, us (logarithmic)</text>\
+         x='{middle_x}' y='{:.1}' text-anchor='middle'>fault latency p50, fitted, us \
+         (logarithmic)</text>\
          <text transform='translate(18 {middle_y}) rotate(-90)' text-anchor='middle'>cost of \
          holding the data, DRAM = 1</text>",
         HEIGHT - 8.0

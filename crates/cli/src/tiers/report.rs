@@ -353,7 +353,8 @@ impl Report {
         if let Some(error) = self.composed_error {
             let _ = write!(
                 how,
-                " ({} live tiers, each fitted from the others: off by {:.0} % in the median, {:.0} % \
+                " ({} live tiers, each fitted from the others: off by {:.0} % in the median, \
+                 {:.0} % \
                  at worst)",
                 error.tiers,
                 error.median * 100.0,
@@ -362,7 +363,8 @@ impl Report {
         }
         notes.push(how);
         notes.push(format!(
-            "fitted latencies within {:.0} % and costs within {:.0} % count as equal; load {:.1} before, \
+            "fitted latencies within {:.0} % and costs within {:.0} % count as equal; \
+             load {:.1} before, \
              {:.1} after",
             self.latency_tolerance * 100.0,
             self.tco_tolerance * 100.0,
