@@ -1,5 +1,8 @@
-"""The benchmarks beside the kernel's swap, with as few pages as they take: their JSON is whole, and
-what they set up in the kernel is put back. How fast anything is, is not asked here."""
+"""The benchmarks beside the kernel's swap, with as few pages as they take.
+
+Their JSON is whole, and what they set up in the kernel is put back. How fast anything is, is not
+asked here.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def kernel_swap() -> Iterator[None]:
 def bench(terrace: Path, folder: Path, *words: str) -> dict[str, Any]:
     """Runs a benchmark and reads what it wrote."""
     out = folder / "figures.json"
-    line = [terrace, "bench", *words, "--json", out]
+    line: list[str | Path] = [terrace, "bench", *words, "--json", out]
     done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     figures: dict[str, Any] = json.loads(out.read_text())
@@ -58,6 +61,7 @@ def bench(terrace: Path, folder: Path, *words: str) -> dict[str, Any]:
 def test_fault_compares_with_zswap_and_zram(
     terrace: Path, tmp_path: Path, kernel_swap: None
 ) -> None:
+    """Every row has faults, every ratio that can be there is."""
     del kernel_swap
     words = ["--against", "zswap,zram", "--pages", str(PAGES), "--repeat", "1", "--threads", "1,2"]
     figures = bench(terrace, tmp_path, "fault", *words, "--tier", "zbud+lz4+dram")
@@ -79,6 +83,7 @@ def test_fault_compares_with_zswap_and_zram(
 
 
 def test_demote_counts_cpu_time_of_both(terrace: Path, tmp_path: Path, kernel_swap: None) -> None:
+    """Both sides spend a believable time on each page, and the ratio is theirs."""
     del kernel_swap
     words = ["--against", "zswap", "--pages", str(PAGES), "--repeat", "1"]
     figures = bench(terrace, tmp_path, "demote", *words)
@@ -96,6 +101,7 @@ def test_demote_counts_cpu_time_of_both(terrace: Path, tmp_path: Path, kernel_sw
 
 
 def test_churn_needs_no_privilege_and_compares(terrace: Path, tmp_path: Path) -> None:
+    """Both programs map, and the ratio of each pair is theirs."""
     words = ["--pairs", "2", "--slice", "0.3", "--window", "0.2", "--cold-mib", "8"]
     figures = bench(terrace, tmp_path, "churn", *words)
     assert len(figures["pairs"]) == 2
@@ -110,7 +116,8 @@ def test_an_interrupted_comparison_leaves_nothing(
 ) -> None:
     """The settings are compared by the fixture."""
     del kernel_swap
-    line = [terrace, "bench", "fault", "--against", "zswap,zram", "--pages", str(PAGES)]
+    words = ["bench", "fault", "--against", "zswap,zram", "--pages", str(PAGES)]
+    line: list[str | Path] = [terrace, *words]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + TIMEOUT_S
         while len(Path("/proc/swaps").read_text().splitlines()) < 2:

@@ -10,11 +10,16 @@ use terrace_store::{Page, CUTOFF_BYTES, PAGE_SIZE};
 
 use super::kernel_swap::PageSource;
 
-/// Writes the pages to measure with: those of the machine that every codec makes small enough for
-/// a tier. Returns the share that was left out.
+/// The codecs of the presets' tiers, and the kernel's: their counterparts must take what these
+/// take. Others may be measured too and refuse some; a codec that refuses much must not decide
+/// what the rest is measured with.
+const CODECS: [Codec; 4] = [Codec::Lz4, Codec::Lzo, Codec::Deflate, Codec::Zstd];
+
+/// Writes the pages to measure with: those of the machine that every codec of [`CODECS`] makes
+/// small enough for a tier. Returns the share that was left out.
 pub(super) fn write_content(path: &Path) -> Result<f64> {
     let all = PageSource::from_machine()?;
-    let list: Vec<(Codec, i32)> = Codec::ALL.iter().map(|c| (*c, c.default_level())).collect();
+    let list = CODECS.map(|c| (c, c.default_level()));
     let mut codecs =
         EncoderSet::new(&list).map_err(|e| anyhow::anyhow!("no memory for codecs: {e:?}"))?;
     let (mut page, mut encoded): (Page, Page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);

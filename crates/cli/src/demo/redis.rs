@@ -80,6 +80,8 @@ impl Server {
             Some((program, args)) => {
                 let mut command = Command::new(program);
                 command.args(args).arg("--").arg(&redis);
+                // The built-in tiers, whatever was saved for `auto` on this machine.
+                command.env("XDG_STATE_HOME", folder);
                 command
             }
         };

@@ -10,10 +10,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
 use terrace_core::tier::{Codec, Medium, MediumKind, Pool, TierSpec};
+use terrace_store::codec::dictionary::Dictionaries;
 use terrace_store::{Page, PAGE_SIZE};
 
 use super::data::Data;
@@ -41,6 +43,10 @@ const LIVE_COST_MAX: f64 = 0.9;
 const ROUNDS_MAX: usize = 4;
 /// Fitted latencies differ by noise of the loads only, which is below a microsecond.
 const LATENCY_TOLERANCE: f64 = 0.05;
+/// Pages that a dictionary is trained on, about, and the least share of all of them that these are
+/// (one in so many). They are not measured with.
+const TRAINING_PAGES: usize = 256;
+const TRAINING_SHARE: usize = 4;
 /// Costs are counted, not timed; another sample of the same data differs by about this.
 const TCO_TOLERANCE: f64 = 0.01;
 
@@ -144,7 +150,8 @@ pub fn run(args: CharacterizeArgs) -> Result<()> {
     catch_interrupts();
     progress.line(&format!("pages of {}", data.description()));
 
-    let mut work = Work::new(tiers, &data.pages, args.repeat)?;
+    let (pages, dictionaries) = train(&tiers, &data.pages);
+    let mut work = Work::new(tiers, &pages, &dictionaries, args.repeat)?;
     work.in_process(&mut progress)?;
     let report = Report {
         tiers: Vec::new(),
@@ -152,7 +159,8 @@ pub fn run(args: CharacterizeArgs) -> Result<()> {
         recommended_with_emulated: Vec::new(),
         data: data.description(),
         sources: data.sources.clone(),
-        pages: data.pages.len(),
+        pages: pages.len(),
+        dictionary_bytes: dictionaries.newest().map_or(0, |d| d.content().len()),
         pages_live: work.pages_live,
         repeat: args.repeat,
         live_spread: None,
@@ -279,6 +287,24 @@ fn all_tiers(config: &Config) -> Vec<TierSpec> {
     all
 }
 
+/// Pages to measure with, and the dictionary that the rest gave, if a codec wants one and it pays:
+/// what a runtime has seen when it trains is not what it stores later.
+fn train(tiers: &[TierSpec], all: &[Page]) -> (Vec<Page>, Arc<Dictionaries>) {
+    let dictionaries = Dictionaries::new();
+    if !tiers.iter().any(|t| t.codec.uses_dictionary()) {
+        return (all.to_vec(), dictionaries);
+    }
+    let every = (all.len() / TRAINING_PAGES).max(TRAINING_SHARE);
+    let is_for_training = |n: usize| n % every == every / 2;
+    let of = |wanted: bool| {
+        let both = all.iter().enumerate();
+        both.filter(move |(n, _)| is_for_training(*n) == wanted).map(|(_, page)| page)
+    };
+    let list: Vec<(Codec, i32)> = tiers.iter().map(|t| (t.codec, t.level)).collect();
+    dictionaries.improve(&list, &of(true).collect::<Vec<_>>());
+    (of(false).copied().collect(), dictionaries)
+}
+
 /// Whether a tier is meant by a name, or by some of the parts that `+` joins.
 fn is_meant(name: &str, pattern: &str) -> bool {
     let has = |part: &str| name.split('+').any(|p| p == part);
@@ -295,7 +321,12 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(specs: Vec<TierSpec>, pages: &'a [Page], repeat: u32) -> Result<Work<'a>> {
+    fn new(
+        specs: Vec<TierSpec>,
+        pages: &'a [Page],
+        dictionaries: &Arc<Dictionaries>,
+        repeat: u32,
+    ) -> Result<Work<'a>> {
         let pages_live = pages.len().max(PAGES_MIN as usize);
         let mut work = Work { tiers: Vec::new(), encoded: Vec::new(), pages, pages_live, repeat };
         for spec in specs {
@@ -303,7 +334,7 @@ impl<'a> Work<'a> {
             let encoded = match work.encoded.iter().position(same) {
                 Some(n) => n,
                 None => {
-                    work.encoded.push(Encoded::new(spec.codec, spec.level, pages)?);
+                    work.encoded.push(Encoded::new(spec.codec, spec.level, pages, dictionaries)?);
                     work.encoded.len() - 1
                 }
             };
@@ -386,7 +417,9 @@ impl<'a> Work<'a> {
         let price = tier.spec.medium.usd_per_gib_month / dram.usd_per_gib_month;
         let saves = once.sizes.ratio() * price < LIVE_COST_MAX;
         let pages = self.encoded[tier.encoded].surely_taken().next().is_some();
-        saves && pages && !tier.failed && tier.live.times().is_none()
+        // A runtime trains no dictionary from as little as a live measurement has.
+        let trains = tier.spec.codec.uses_dictionary();
+        saves && pages && !trains && !tier.failed && tier.live.times().is_none()
     }
 
     /// Measures these tiers, one after the other and all of it again.

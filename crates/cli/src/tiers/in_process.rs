@@ -6,10 +6,12 @@
 //! rest. A medium that this process cannot open is held in its memory instead: then the sizes
 //! count, and the time is `None`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use terrace_core::tier::{Codec, MediumKind, TierSpec};
+use terrace_store::codec::dictionary::Dictionaries;
 use terrace_store::codec::Encoder;
 use terrace_store::page::checksum;
 use terrace_store::{DecoderSet, Handle, HeapMedium, Page, Tier, CUTOFF_BYTES, PAGE_SIZE};
@@ -39,6 +41,8 @@ pub struct Encoded {
     pub bytes: Vec<Option<Box<[u8]>>>,
     /// Time to encode each page, in nanoseconds: the least of the repetitions.
     encode_ns: Vec<u64>,
+    /// What a codec that uses one may find there.
+    dictionaries: Arc<Dictionaries>,
 }
 
 /// What one tier did with the pages, once.
@@ -134,9 +138,15 @@ fn share(part: u64, whole: u64) -> f64 {
 
 impl Encoded {
     /// Encodes all pages once.
-    pub fn new(codec: Codec, level: i32, pages: &[Page]) -> Result<Encoded> {
+    pub fn new(
+        codec: Codec,
+        level: i32,
+        pages: &[Page],
+        dictionaries: &Arc<Dictionaries>,
+    ) -> Result<Encoded> {
         let encode_ns = vec![u64::MAX; pages.len()];
-        let mut encoded = Encoded { codec, level, bytes: Vec::new(), encode_ns };
+        let dictionaries = dictionaries.clone();
+        let mut encoded = Encoded { codec, level, bytes: Vec::new(), encode_ns, dictionaries };
         encoded.bytes = encoded.encode(pages)?;
         Ok(encoded)
     }
@@ -149,7 +159,7 @@ impl Encoded {
     }
 
     fn encode(&mut self, pages: &[Page]) -> Result<Vec<Option<Box<[u8]>>>> {
-        let mut encoder = Encoder::new(self.codec, self.level)?;
+        let mut encoder = Encoder::with_dictionaries(self.codec, self.level, &self.dictionaries)?;
         let mut out = [0; CUTOFF_BYTES];
         let one = |(page, least_ns): (&Page, &mut u64)| {
             let started = Instant::now();
@@ -220,7 +230,7 @@ pub fn measure(spec: &TierSpec, encoded: &Encoded, pages: &[Page], seed: u64) ->
     };
     let mut load: Option<Times> = None;
     for pass in 0..LOAD_PASSES {
-        let times = load_all(&tier, &mut stored, pages, seed * LOAD_PASSES + pass)
+        let times = load_all(&tier, &mut stored, pages, encoded, seed * LOAD_PASSES + pass)
             .with_context(|| format!("{} does not give back what it stored", spec.name))?;
         load = match (load, times) {
             (Some(a), Some(b)) => Some(a.least(b)),
@@ -236,13 +246,14 @@ fn load_all(
     tier: &Tier,
     stored: &mut [(Handle, usize)],
     pages: &[Page],
+    encoded: &Encoded,
     seed: u64,
 ) -> Result<Option<Times>> {
     let mut random = Random::new(seed);
     for i in (1..stored.len()).rev() {
         stored.swap(i, random.below(i as u64 + 1) as usize);
     }
-    let mut decoders = DecoderSet::new([tier.codec()])?;
+    let mut decoders = DecoderSet::with_dictionaries([tier.codec()], &encoded.dictionaries)?;
     let (mut scratch, mut page): (Page, Page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
     let mut load_ns = Vec::with_capacity(stored.len());
     for (handle, n) in stored {
@@ -292,7 +303,8 @@ mod tests {
     fn refused_pages_are_paid_as_dram() {
         let pages = pages();
         for codec in Codec::ALL {
-            let encoded = Encoded::new(codec, codec.default_level(), &pages).unwrap();
+            let encoded =
+                Encoded::new(codec, codec.default_level(), &pages, &Dictionaries::new()).unwrap();
             assert_eq!(encoded.surely_taken().count(), 100, "{}", codec.name());
             for pool in Pool::ALL {
                 let spec = TierSpec::new(pool, codec, preset::dram(0.3));
@@ -327,7 +339,7 @@ mod tests {
     #[test]
     fn what_a_tier_takes_none_of_costs_what_dram_costs() {
         let pages: Vec<Page> = pages().into_iter().skip(1).step_by(2).collect();
-        let encoded = Encoded::new(Codec::Lz4, 1, &pages).unwrap();
+        let encoded = Encoded::new(Codec::Lz4, 1, &pages, &Dictionaries::new()).unwrap();
         let spec = TierSpec::new(Pool::Zsmalloc, Codec::Lz4, preset::slow(0.3));
         let once = measure(&spec, &encoded, &pages, 1).unwrap();
         assert_eq!(once.load, None);

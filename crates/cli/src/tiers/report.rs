@@ -211,6 +211,9 @@ pub struct Report {
     pub sources: Vec<Source>,
     /// Pages used.
     pub pages: usize,
+    /// Length of the dictionary that `zstd-dict` and `lz4-dict` had, trained on other pages of the
+    /// data; 0 if none was wanted or none paid.
+    pub dictionary_bytes: usize,
     /// Pages in each live measurement.
     pub pages_live: usize,
     /// Repetitions of each measurement.
@@ -435,6 +438,7 @@ pub mod testing {
             data: "file a & b: 1 of 1 pages".into(),
             sources: Vec::new(),
             pages: 1,
+            dictionary_bytes: 0,
             pages_live: 4_096,
             repeat: 3,
             live_spread: Some(0.04),
