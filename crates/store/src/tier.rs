@@ -37,6 +37,9 @@ const GIVE_WAY_YIELDS_MAX: usize = 1000;
 /// takes a compaction that meets the same object each time.
 const MOVED_MAX: usize = 8;
 
+/// Counters of moves by where they began.
+const MOVED_FROM: usize = 256;
+
 /// Why a page was not stored. Expected; the page stays where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -140,8 +143,8 @@ pub struct Tier {
     /// Threads that want the lock to serve a fault. Compaction takes the lock many times in a row
     /// and would mostly win it again before a thread that it woke has run, so it looks here first.
     urgent: AtomicU32,
-    /// Objects moved by compaction so far; changed under the lock.
-    moves: AtomicU64,
+    /// Objects moved by compaction, by where each move began, hashed; changed under the lock.
+    moved_from: [AtomicU32; MOVED_FROM],
     counters: Counters,
 }
 
@@ -160,7 +163,7 @@ impl Tier {
             medium,
             pool: Mutex::new(pool),
             urgent: AtomicU32::new(0),
-            moves: AtomicU64::new(0),
+            moved_from: [const { AtomicU32::new(0) }; MOVED_FROM],
             counters: Counters::default(),
         }
     }
@@ -239,15 +242,15 @@ impl Tier {
                     self.medium.read(from, target).map_err(failed)?;
                     return Ok((len, object.check));
                 }
-                (object, self.moves.load(Ordering::Relaxed))
+                (object, self.moved_from(object.extent).load(Ordering::Relaxed))
             };
             let len = object.extent.len as usize;
             let target = buf.get_mut(..len).ok_or(LoadError::Corrupt)?;
             let read = self.medium.read(object.extent.offset, target);
             let pool = self.lock_urgently();
-            // It cannot have been moved away and back with less than two moves.
-            let moves_since = self.moves.load(Ordering::Relaxed) - moves;
-            if moves_since < 2 && pool.locate(handle) == Some(object) {
+            // Had it been moved away and back, a move would have begun where it is.
+            let moves_now = self.moved_from(object.extent).load(Ordering::Relaxed);
+            if moves_now == moves && pool.locate(handle) == Some(object) {
                 return read.map(|()| (len, object.check)).map_err(|_| LoadError::MediumFailed);
             }
         }
@@ -316,7 +319,11 @@ impl Tier {
                 moved_bytes += 2 * from.len as usize;
                 let Some(bytes) = buf.get_mut(..from.len as usize) else { return false };
                 match self.medium.try_read(from.offset, bytes) {
-                    Ok(true) => self.medium.write(to.offset, bytes).is_ok(),
+                    Ok(true) => {
+                        let moved = self.medium.write(to.offset, bytes).is_ok();
+                        self.moved_from(from).fetch_add(u32::from(moved), Ordering::Relaxed);
+                        moved
+                    }
                     Ok(false) => {
                         wanted = Some(from);
                         false
@@ -325,12 +332,7 @@ impl Tier {
                 }
             };
             self.give_way();
-            let made = {
-                let mut pool = self.lock();
-                let made = pool.compact(batch, &mut move_bytes);
-                self.moves.fetch_add(made as u64, Ordering::Relaxed);
-                made
-            };
+            let made = self.lock().compact(batch, &mut move_bytes);
             if made > 0 {
                 self.medium.wait(moved_bytes);
                 self.medium.work_off();
@@ -386,6 +388,11 @@ impl Tier {
             compact_moves: get(&c.compact_moves),
             released_bytes: get(&c.released_bytes),
         }
+    }
+
+    fn moved_from(&self, extent: Extent) -> &AtomicU32 {
+        // Objects begin at multiples of 16 at least; what shares a counter is read once more.
+        &self.moved_from[(extent.offset / 16) as usize % MOVED_FROM]
     }
 
     fn lock_urgently(&self) -> MutexGuard<'_, Box<dyn ObjectPool>> {

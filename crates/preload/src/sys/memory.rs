@@ -154,17 +154,31 @@ pub fn touch_for_write(address: u64) {
 pub struct Arena {
     base: u64,
     len: u64,
+    /// End of what was ever written, and of what was populated ahead of that.
+    written: AtomicU64,
+    populated: AtomicU64,
 }
+
+/// Pools grow at their end mostly. So much is populated there in one call, by a mover that holds no
+/// lock: a page fault of its own for each page costs more, and comes under the pool's lock, where
+/// a fault of the application may have to wait for it.
+const POPULATE_BYTES: u64 = 64 << 10;
 
 impl Arena {
     /// An arena of at most `len` bytes of address space.
     pub fn new(len: u64) -> Option<Arena> {
-        map(len, InChild::Absent).map(|base| Arena { base, len })
+        map(len, InChild::Absent).map(|base| Arena {
+            base,
+            len,
+            written: AtomicU64::new(0),
+            populated: AtomicU64::new(0),
+        })
     }
 
     /// An arena over a shared mapping of a device, made by [`super::media`] for good.
     pub(super) fn over(base: u64, len: u64) -> Arena {
-        Arena { base, len }
+        let (written, populated) = (AtomicU64::new(0), AtomicU64::new(len));
+        Arena { base, len, written, populated }
     }
 
     /// Has the arena's pages come from one NUMA node and no other. None is touched yet.
@@ -206,6 +220,7 @@ impl Medium for Arena {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
         let to = self.check(offset, bytes.len())?;
+        self.written.fetch_max(offset + bytes.len() as u64, Ordering::Relaxed);
         // SAFETY: as for `read`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
@@ -220,6 +235,27 @@ impl Medium for Arena {
 
     fn capacity(&self) -> u64 {
         self.len
+    }
+
+    /// Populates the next pages when half of the last ones are used.
+    fn work_off(&self) {
+        let (written, populated) =
+            (self.written.load(Ordering::Relaxed), self.populated.load(Ordering::Relaxed));
+        if written + POPULATE_BYTES / 2 < populated {
+            return;
+        }
+        let start = written.max(populated).next_multiple_of(PAGE_BYTES as u64);
+        let end = (start + POPULATE_BYTES).min(self.len);
+        // Who is second finds it done; a populated page that is populated again stays as it is.
+        self.populated.store(end.max(populated), Ordering::Relaxed);
+        if start < end {
+            // SAFETY: advice on our own mapping, which does not change what it holds. Where it
+            // fails (an old kernel, no memory) pages come by faults as they are written.
+            unsafe {
+                let p = (self.base + start) as *mut libc::c_void;
+                libc::madvise(p, (end - start) as usize, libc::MADV_POPULATE_WRITE);
+            }
+        }
     }
 }
 

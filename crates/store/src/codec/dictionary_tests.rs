@@ -36,6 +36,11 @@ fn every_level_brings_pages_back_with_and_without() {
             let mut set = CodecSet::with_dictionaries(&[(codec, level)], &dictionaries).unwrap();
             let mut made: Vec<(Page, Vec<u8>)> = Vec::new();
             for version in 0..=VERSIONS_MAX as u8 {
+                // A page that does not fit comes before each change: zstd then is within a frame.
+                let mut noise = [0; PAGE_SIZE];
+                noise.fill_with(|| random.word() as u8);
+                let encoder = set.encoders.get(0).unwrap();
+                assert_eq!(encoder.encode(&noise, &mut [0; CUTOFF_BYTES]), None);
                 if version > 0 {
                     let few = &samples[..8 * usize::from(version)];
                     assert_eq!(dictionaries.publish(&text_of(few)), Some(version));

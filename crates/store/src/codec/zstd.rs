@@ -111,13 +111,19 @@ impl Encoder {
         Some(encoder)
     }
 
-    /// Lets frames from now on refer to a dictionary, or to none for null, which is also what stays
-    /// if the library refuses (false). The tables must stay as they are until this is called again
+    /// Lets frames from now on refer to a dictionary, or to none for null. If the library refuses
+    /// (false), they refer to what they did before. The tables must stay as they are until this is called again
     /// or the encoder is dropped.
     pub(super) fn refer_to(&mut self, tables: *const z::ZSTD_CDict) -> bool {
         // SAFETY: the context is live and ours alone (`&mut self`). It keeps the pointer, which the
         // caller keeps valid.
-        unsafe { !failed(z::ZSTD_CCtx_refCDict(self.context.as_ptr(), tables)) }
+        unsafe {
+            // A page that did not fit leaves the context within its frame, where no dictionary can
+            // be set or taken away.
+            let session = z::ZSTD_ResetDirective::ZSTD_reset_session_only;
+            !failed(z::ZSTD_CCtx_reset(self.context.as_ptr(), session))
+                && !failed(z::ZSTD_CCtx_refCDict(self.context.as_ptr(), tables))
+        }
     }
 
     /// See [`super::Encoder::encode`].

@@ -104,11 +104,13 @@ impl Encoder {
         if newest.version() == self.seen {
             return;
         }
-        (self.seen, self.version) = (newest.version(), 0);
-        // Before the tables change, the context lets go of them.
+        self.seen = newest.version();
+        // Before the tables change, the context lets go of them. If it will not, frames go on to be
+        // those of the version before.
         if !self.context.refer_to(core::ptr::null()) {
             return;
         }
+        self.version = 0;
         // SAFETY: as in `DecoderTables::new`. The text is kept by `self.dictionaries`, which never
         // gives a dictionary up; nothing refers to tables that were here before.
         let tables = unsafe {
@@ -127,10 +129,9 @@ impl Encoder {
         }
         // Whether the context has room enough is found out here and not at a page that would then
         // pass for incompressible.
-        if self.context.encode(&[0x5a; PAGE_SIZE], &mut [0; 64]).is_some() {
+        let works = self.context.encode(&[0x5a; PAGE_SIZE], &mut [0; 64]).is_some();
+        if works || !self.context.refer_to(core::ptr::null()) {
             self.version = newest.version();
-        } else {
-            self.context.refer_to(core::ptr::null());
         }
     }
 

@@ -290,10 +290,9 @@ impl<D: BlockDevice> BlockMedium<D> {
     }
 
     /// Writes until no more than `dirty_max` blocks are dirty, or a write fails.
-    fn write_down_to(&self, dirty_max: usize) -> Result<(), MediumError> {
-        let mut buffer = lock(&self.writing_out);
+    fn write_down_to(&self, dirty_max: usize, buffer: &mut [u8]) -> Result<(), MediumError> {
         while lock(&self.blocks).dirty() > dirty_max {
-            match self.write_out(buffer.bytes()) {
+            match self.write_out(buffer) {
                 Ok(true) => self.end_rest(),
                 Ok(false) => break,
                 Err(why) => {
@@ -307,7 +306,7 @@ impl<D: BlockDevice> BlockMedium<D> {
 
     /// Writes everything out. For tests and for those who want to see what is on the device.
     pub fn flush(&self) -> Result<(), MediumError> {
-        self.write_down_to(0)
+        self.write_down_to(0, lock(&self.writing_out).bytes())
     }
 }
 
@@ -400,8 +399,12 @@ impl<D: BlockDevice> Medium for BlockMedium<D> {
             (blocks.dirty(), blocks.open_max())
         };
         if dirty > open / 4 * 3 && !self.rests() {
-            // The failure is remembered; there is nobody here to tell.
-            let _ = self.write_down_to(open / 2);
+            let mut buffer = lock(&self.writing_out);
+            // Whoever had the turn before may have failed, and one try is enough.
+            if !self.rests() {
+                // The failure is remembered; there is nobody here to tell.
+                let _ = self.write_down_to(open / 2, buffer.bytes());
+            }
         }
     }
 
@@ -414,7 +417,8 @@ impl<D: BlockDevice> Medium for BlockMedium<D> {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let buffers = RUN_BYTES + READERS_MAX * 2 * BLOCK_BYTES;
+        // Each buffer has a block more, to be aligned.
+        let buffers = RUN_BYTES + READERS_MAX * 2 * BLOCK_BYTES + (READERS_MAX + 1) * BLOCK_BYTES;
         lock(&self.blocks).memory_bytes() + buffers as u64
     }
 }

@@ -74,8 +74,9 @@ pub trait BlockDevice: Send + Sync {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
-    /// Device and inode, to know the file again.
-    identity: (u64, u64),
+    /// Device, inode and links, to know the file again. Ours has no link, a new file that was given
+    /// its inode has one.
+    identity: (u64, u64, u64),
     is_direct: bool,
 }
 
@@ -83,9 +84,8 @@ impl FileDevice {
     /// Makes one on the filesystem of `directory` and tries it with one block.
     pub fn unlinked_in(directory: &Path) -> io::Result<FileDevice> {
         let file = open_unlinked(directory)?;
-        let metadata = file.metadata()?;
-        let mut device =
-            FileDevice { file, identity: (metadata.dev(), metadata.ino()), is_direct: false };
+        let identity = identity(&file.metadata()?);
+        let mut device = FileDevice { file, identity, is_direct: false };
         // Set after the opening, because some filesystems refuse the two flags together.
         device.is_direct = device.set_direct(true);
         if device.is_direct {
@@ -111,6 +111,11 @@ impl FileDevice {
         self.is_direct
     }
 
+    /// Whether the descriptor still is that of our file.
+    fn is_ours(&self) -> io::Result<bool> {
+        Ok(identity(&self.file.metadata()?) == self.identity)
+    }
+
     fn set_direct(&self, on: bool) -> bool {
         let flags = libc::O_RDWR | if on { libc::O_DIRECT } else { 0 };
         // SAFETY: F_SETFL on our own descriptor.
@@ -132,8 +137,7 @@ impl BlockDevice for FileDevice {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         // A program may close descriptors that it does not know and get the number again for a file
         // of its own, which must not be written to.
-        let now = self.file.metadata()?;
-        if (now.dev(), now.ino()) != self.identity {
+        if !self.is_ours()? {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
         self.file.write_all_at(bytes, offset)?;
@@ -153,12 +157,19 @@ impl BlockDevice for FileDevice {
     }
 
     fn punch(&self, offset: u64, len: u64) {
+        if !self.is_ours().unwrap_or(false) {
+            return;
+        }
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (offset, len) = (offset as libc::off_t, len as libc::off_t);
         // SAFETY: a system call on our own descriptor; no memory is named. A filesystem that cannot
         // keeps the space, which the next writes there use again.
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };
     }
+}
+
+fn identity(metadata: &std::fs::Metadata) -> (u64, u64, u64) {
+    (metadata.dev(), metadata.ino(), metadata.nlink())
 }
 
 fn open_unlinked(directory: &Path) -> io::Result<File> {

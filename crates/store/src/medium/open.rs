@@ -316,6 +316,9 @@ impl Blocks {
 
     /// The write is over. If it failed, the blocks are dirty as before: nothing is lost.
     pub(super) fn end_write_out(&mut self, numbers: std::ops::Range<u64>, ok: bool) {
+        // After a failure others have their turn first: it may be these blocks that cannot go.
+        self.clock += u64::from(!ok);
+        let clock = self.clock;
         for number in numbers {
             if ok {
                 self.set_entry(number, self.entry(number) | 1);
@@ -323,6 +326,9 @@ impl Blocks {
             let Some(place) = self.place(number) else { continue };
             let Some(open) = self.open[place].as_deref_mut() else { continue };
             open.leaving = false;
+            if !ok {
+                open.stamp = clock;
+            }
             let released = open.known == [0; BLOCK_BYTES / 64];
             if !ok && !released && !std::mem::replace(&mut open.dirty, true) {
                 self.dirty += 1;
