@@ -88,6 +88,11 @@ def test_fork_fork(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("fork_fork"))
 
 
+def test_fork_two(sandbox: Sandbox, program: Compiler) -> None:
+    """The second child inherits what the parent's runtime has open for the first."""
+    face(sandbox, program("fork_two"))
+
+
 @pytest.mark.parametrize("how", ["exit", "_exit", "quick_exit", "daemon"])
 def test_daemonise(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """The parent, whose runtime holds the child's pages, ends at once."""
@@ -179,6 +184,11 @@ def test_lock_all(sandbox: Sandbox, program: Compiler) -> None:
 def test_map_churn(sandbox: Sandbox, program: Compiler) -> None:
     """Mappings come and go faster than windows."""
     face(sandbox, program("map_churn"))
+
+
+def test_holes(sandbox: Sandbox, program: Compiler) -> None:
+    """What is registered was looked at a while ago, and may be another mapping by now."""
+    face(sandbox, program("holes"))
 
 
 def test_sparse(sandbox: Sandbox, program: Compiler) -> None:

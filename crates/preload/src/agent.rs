@@ -23,7 +23,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use terrace_core::state::PAGE_BYTES;
+use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::{
     split_message, Configure, FromRuntime, Hello, Report, TierReport, ToRuntime, VERSION,
@@ -110,6 +110,7 @@ fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue
         loads: Loads::new(uffd, &stores)?,
         stores,
         stats: Stats::default(),
+        unreadable: memory::carve_unreadable(REGION_BYTES)?,
         pagemap: proc::Pagemap::open()?,
         doorbell: Doorbell::new(uffd)?,
         samples: SampleSlots::new(uffd)?,

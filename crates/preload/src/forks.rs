@@ -111,6 +111,9 @@ pub extern "C" fn at_exit() {
 /// (`Runtime::paused`).
 pub fn bring_all_home(rt: &'static Runtime) {
     agent::drop_plans();
+    // Whatever the pager began before it could see the pause - samples, a move out - is over once
+    // it answers.
+    rt.doorbell.call(|_| ());
     let Some(mut promoter) = Promoter::new(rt) else {
         proc::die(
             "terrace: no memory to bring all pages home (fork or mlockall); ending the program",

@@ -29,6 +29,13 @@ pub fn protect_fd(fd: i32) {
     }
 }
 
+/// Takes the protection from a descriptor that is about to be closed.
+pub fn unprotect_fd(fd: i32) {
+    for place in &OURS {
+        let _ = place.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 fn is_ours(fd: i32) -> bool {
     fd >= 0 && OURS.iter().any(|o| o.load(Ordering::Relaxed) == fd)
 }

@@ -259,7 +259,7 @@ impl Mover {
         }
         // Not written since it was refused: it would be refused again.
         if encoding.is_incompressible() {
-            let check = checksum(&self.page);
+            let check = self.refusal_check(tier);
             if encoding.is_known_incompressible(check) {
                 return encoding.refuse(rt.window_stamp(), Some(check));
             }
@@ -271,10 +271,18 @@ impl Mover {
             Err(refusal) => {
                 let (why, incompressible) = reason(refusal);
                 counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
-                let known = incompressible.then(|| checksum(&self.page));
+                let known = incompressible.then(|| self.refusal_check(tier));
                 encoding.refuse(rt.window_stamp(), known)
             }
         }
+    }
+
+    /// What a refusal of `self.page` depends on: its bytes, and the dictionary if there is one.
+    fn refusal_check(&self, tier: TierId) -> u32 {
+        let stores = &self.rt.stores;
+        let uses = stores.get(tier).is_some_and(|(_, t)| t.codec.uses_dictionary());
+        let newest = stores.dictionaries.newest().filter(|_| uses);
+        checksum(&self.page).wrapping_add(newest.map_or(0, |d| u32::from(d.version())))
     }
 
     /// Puts the outcome of encoding into the page's word, unless somebody took the page back.

@@ -24,6 +24,8 @@ pub struct Runtime {
     pub stores: Stores,
     /// Counters.
     pub stats: Stats,
+    /// As much as a region has, unreadable: to ask the kernel what is registered.
+    pub unreadable: u64,
     /// Which pages are present.
     pub pagemap: Pagemap,
     /// How to reach the pager.

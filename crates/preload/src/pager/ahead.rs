@@ -112,7 +112,8 @@ impl Pager {
         // The kernel refuses a range that lies in two mappings, after an mremap for instance, and
         // the fault is about one page only.
         if filled == 0 {
-            let alone = if ready == 1 { &self.page } else { &self.batch.pages[0] };
+            // (With a batch, `self.page` may hold what came after, or could not be decoded.)
+            let alone = if wanted == 0 { &self.page } else { &self.batch.pages[0] };
             (filled, why) = match self.uffd.copy_page(page, alone) {
                 Ok(()) => (1, None),
                 Err(e) => (0, Some(e)),

@@ -12,6 +12,7 @@
 
 use super::Pager;
 use crate::forks;
+use crate::interpose;
 use crate::region::{page_index, Region};
 use crate::stats;
 use crate::sys::uffd::{Event, EventBuffer, Failure, Uffd};
@@ -36,6 +37,7 @@ struct Born {
     fd: RawFd,
     missing: Vec<Missing>,
     moves: Vec<(u64, u64, u64)>,
+    registered: Vec<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,8 @@ struct Child {
     missing: Vec<Missing>,
     /// Address changes the child made since: (from, to, len), in order.
     moves: Vec<(u64, u64, u64)>,
+    /// What was registered in its parent at the fork, by address and length.
+    registered: Vec<(u64, u64)>,
     /// Its own children, not yet taken up.
     born: Vec<Born>,
     gone: bool,
@@ -144,20 +148,30 @@ impl Child {
                 // A child of the child misses what the child misses at this moment.
                 Event::Fork { child } => {
                     let (missing, moves) = (self.missing.clone(), self.moves.clone());
-                    self.born.push(Born { fd: child, missing, moves });
+                    let registered = self.registered.clone();
+                    self.born.push(Born { fd: child, missing, moves, registered });
                 }
                 Event::Fault { .. } => {}
             }
         }
     }
 
-    /// Everything has come: says so to the child, which may be waiting to hear it (`forks.rs`).
+    /// Everything has come: ends the registrations and says so to the child, which may be waiting
+    /// to hear it (`forks.rs`). Closing the descriptor is not enough: another child, forked while
+    /// it was open, may have a copy of it, and this one would wait for a reader at its next munmap.
     fn tell_whole(&mut self) {
+        for (start, len) in std::mem::take(&mut self.registered) {
+            // What the child has unmapped or changed since is not registered any more.
+            let _ = self.uffd.unregister(start, len);
+        }
         let Some(page) = forks::sentinel() else { return };
-        while self.uffd.copy_page(page, &forks::WHOLE) == Err(Failure::Changing) {
+        while self.uffd.copy_page_quietly(page, &forks::WHOLE) == Err(Failure::Changing) {
             self.listen();
             self.apply_changes();
         }
+        // Now the child goes on, and nothing of it is registered.
+        let _ = self.uffd.unregister(page, PAGE_BYTES as u64);
+        self.uffd.wake(page, PAGE_BYTES as u64);
     }
 
     /// Any page still missing, from the end of the list.
@@ -188,15 +202,37 @@ impl Pager {
             }
         }
         missing.sort_by_key(|m| m.region.base);
-        self.adopt(Born { fd, missing, moves: Vec::new() });
+        self.adopt(Born { fd, missing, moves: Vec::new(), registered: self.registered() });
+    }
+
+    /// What is registered, by address and length, in runs.
+    fn registered(&self) -> Vec<(u64, u64)> {
+        let mut regions = self.rt.table.all();
+        regions.sort_by_key(|r| r.base);
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (r, i) in regions.iter().flat_map(|r| (0..REGION_PAGES).map(move |i| (r, i))) {
+            if !r.is_registered(i) {
+                continue;
+            }
+            let page = r.address(i);
+            match runs.last_mut() {
+                Some((start, len)) if *start + *len == page => *len += PAGE_BYTES as u64,
+                _ => runs.push((page, PAGE_BYTES as u64)),
+            }
+        }
+        runs
     }
 
     fn adopt(&mut self, born: Born) {
-        let Born { fd, missing, moves } = born;
-        let uffd = Uffd::adopt(fd, self.uffd.features);
+        let Born { fd, missing, moves, registered } = born;
+        let mut uffd = Uffd::adopt(fd, self.uffd.features);
+        // Out of the way of programs that close all low numbers, and of its own later children.
+        uffd.raise_fd();
+        interpose::protect_fd(uffd.raw());
         stats::add(&self.rt.stats.children_pending, 1);
         let (queue, born) = (EventBuffer::new(), Vec::new());
-        self.children.0.push(Child { uffd, queue, missing, moves, born, gone: false });
+        let gone = false;
+        self.children.0.push(Child { uffd, queue, missing, moves, registered, born, gone });
     }
 
     /// Serves each child's own faults, then gives it a few more pages.
@@ -221,7 +257,7 @@ impl Pager {
                 self.adopt(born);
             }
             if child.gone || whole {
-                // Closing the descriptor ends the registrations; nothing is missing any more.
+                interpose::unprotect_fd(child.uffd.raw());
                 self.rt.stats.children_pending.fetch_sub(1, Ordering::Relaxed);
             } else {
                 self.children.0.push(child);

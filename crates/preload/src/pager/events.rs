@@ -7,6 +7,9 @@ use crate::sys::uffd::{Event, Failure};
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
 
+/// How often a page is carried after a mapping that moves on; each waits for an event, or 20 us.
+const DELIVERIES_MAX: usize = 1000;
+
 impl Pager {
     /// Handles one message that is not a fault.
     pub(super) fn change(&mut self, event: Event) {
@@ -99,9 +102,19 @@ impl Pager {
     }
 
     /// Copies a staged page to an address that just came to be.
-    fn deliver(&mut self, dst: u64, src: u64) {
+    fn deliver(&mut self, mut dst: u64, src: u64) {
+        let mut tries = 0;
         loop {
             match self.uffd.copy_from(dst, src) {
+                // Not there any more: moved on or unmapped by changes whose events wait, or come.
+                Err(Failure::NotMapped | Failure::Missing) if tries < DELIVERIES_MAX => {
+                    tries += 1;
+                    self.listen();
+                    match self.queue.now_at(dst) {
+                        Some(at) => dst = at,
+                        None => return,
+                    }
+                }
                 // One mremap raises several events, and the kernel refuses until the last was
                 // read. They are read here and handled after this one, in their order.
                 Err(Failure::Changing) => self.listen(),

@@ -268,6 +268,12 @@ impl Pager {
         };
         let brought = match moved {
             Ok(()) => true,
+            // The kernel says this of a destination too that an mremap has just moved away, and then
+            // the slot still has the page. The event takes it along.
+            Err(Failure::Missing) if self.is_in_slot(src) => {
+                region.replace(i, claimed, w);
+                return Err(Failure::NotMapped);
+            }
             Err(Failure::Missing) => false,
             // Somebody filled the page; whoever it was came later than we took it.
             Err(Failure::Present) => {
@@ -285,6 +291,10 @@ impl Pager {
             self.rt.samples.give_back(w.payload(), emptied);
         }
         Ok(brought)
+    }
+
+    fn is_in_slot(&self, slot: u64) -> bool {
+        self.rt.pagemap.present(slot).is_some_and(|bits| bits[0] & 1 == 1)
     }
 
     /// A page nobody holds: fresh memory.

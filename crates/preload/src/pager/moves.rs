@@ -22,12 +22,35 @@ impl Pager {
     /// mapping is gone or of another kind, or there are too many mappings.
     pub fn register(&mut self, region: &Region, pages: Range<usize>) -> bool {
         let len = (pages.len() * PAGE_BYTES) as u64;
-        match self.uffd.register_missing(region.address(pages.start), len) {
-            Ok(()) => {
-                region.set_registered(pages, true);
-                true
+        if self.uffd.register_missing(region.address(pages.start), len).is_err() {
+            return false;
+        }
+        // The kernel registers what there is and skips holes. What was unmapped since the caller
+        // looked is such a hole, of which there is no event: whatever is mapped there next must not
+        // pass for registered.
+        if self.is_whole(region, pages.clone()) {
+            region.set_registered(pages, true);
+            return true;
+        }
+        let mut any = false;
+        for i in pages {
+            if self.is_whole(region, i..i + 1) {
+                region.set_registered(i..i + 1, true);
+                any = true;
             }
-            Err(_) => false,
+        }
+        any
+    }
+
+    /// Whether all of `pages` lies in one mapping that is registered, by the word of the kernel
+    /// after every change before was handled. An unmapping from now on has its event.
+    fn is_whole(&mut self, region: &Region, pages: Range<usize>) -> bool {
+        let (start, len) = (region.address(pages.start), (pages.len() * PAGE_BYTES) as u64);
+        loop {
+            match self.uffd.is_registered(start, len, self.rt.unreadable) {
+                Err(Failure::Changing) => self.drain(),
+                answer => return answer == Ok(true),
+            }
         }
     }
 
@@ -204,9 +227,10 @@ impl Pager {
                 Ok(_) | Err(Failure::Busy) => return,
                 Err(Failure::Changing) => self.drain(),
                 Err(Failure::NoMemory) => thread::sleep_us(1000),
-                // The mapping is gone, and so is the page; its event is on the way.
+                // The mapping is gone or elsewhere. Its event says which, and takes the page along
+                // or makes it void; until it is here the page stays in its slot.
                 Err(_) => {
-                    self.void(region, i, false);
+                    self.drain();
                     return;
                 }
             }

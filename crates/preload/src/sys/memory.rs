@@ -126,6 +126,14 @@ pub fn read_byte_of_copied(address: u64) -> u8 {
     unsafe { std::ptr::read_volatile(address as *const u8) }
 }
 
+/// Carves `len` bytes that nobody, the kernel included, can read.
+pub fn carve_unreadable(len: u64) -> Option<u64> {
+    let start = carve(len)?;
+    // SAFETY: the range was carved just now, so nothing refers to it.
+    let r = unsafe { libc::mprotect(start as *mut libc::c_void, len as usize, libc::PROT_NONE) };
+    (r == 0).then_some(start)
+}
+
 /// Gives the pages of a carved range back to the system; they read as zeros afterwards.
 pub fn release(start: u64, len: u64) {
     assert!(is_carved(start, start + len), "release outside of the runtime's own memory");

@@ -47,6 +47,7 @@ const fn ior(nr: u64, size: u64) -> u64 {
 const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
 const MOVE_DONTWAKE: u64 = 1;
+const COPY_DONTWAKE: u64 = 1;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
 
 /// Why an operation on a range did not happen, in our words.
@@ -248,6 +249,23 @@ impl Uffd {
         self.ioctl(IOC_COPY, &mut arg).map_err(failure)
     }
 
+    /// Like [`Self::copy_page`], and wakes nobody.
+    pub fn copy_page_quietly(&self, dst: u64, bytes: &[u8; 4096]) -> Result<(), Failure> {
+        let mut arg = [dst, bytes.as_ptr() as u64, 4096, COPY_DONTWAKE, 0];
+        self.ioctl(IOC_COPY, &mut arg).map_err(failure)
+    }
+
+    /// Whether all of a range lies in one mapping that is registered with this descriptor. Asks for
+    /// a copy from an address that cannot be read: it fails there, or before for want of such a
+    /// mapping.
+    pub fn is_registered(&self, start: u64, len: u64, unreadable: u64) -> Result<bool, Failure> {
+        match self.ioctl(IOC_COPY, &mut [start, unreadable, len, 0, 0]) {
+            Ok(()) | Err(libc::EFAULT | libc::EEXIST) => Ok(true),
+            Err(libc::ENOENT) => Ok(false),
+            Err(errno) => Err(failure(errno)),
+        }
+    }
+
     /// Fills missing pages with copies of the pages from `src` on, and wakes the waiters of those
     /// it filled. Returns the bytes filled, and why it stopped early.
     pub fn copy_range(&self, dst: u64, src: u64, len: u64) -> (u64, Option<Failure>) {
@@ -413,6 +431,22 @@ impl EventBuffer {
             Some(Event::Fault { address, .. }) => Some(address),
             _ => None,
         }
+    }
+
+    /// Where a page that is at `page` now will be when the waiting events have been handled. `None`
+    /// if it will be gone.
+    pub fn now_at(&self, page: u64) -> Option<u64> {
+        let mut at = page;
+        for n in 0..self.len {
+            match self.ring[(self.head + n) % EventBuffer::PLACES] {
+                Some(Event::Remap { from, to, len }) if (from..from + len).contains(&at) => {
+                    at = at - from + to;
+                }
+                Some(Event::Unmap { start, end }) if (start..end).contains(&at) => return None,
+                _ => {}
+            }
+        }
+        Some(at)
     }
 
     fn take_first(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
