@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 TERRACE := $(or $(CARGO_TARGET_DIR),target)/release/terrace
 export TERRACE_BIN ?= $(abspath $(TERRACE))
 
-.PHONY: build demo test test-rust test-e2e ci fmt fmt-check lint doc bench clean cargo
+.PHONY: build demo test test-rust test-e2e ci fmt fmt-check lint doc fuzz bench clean cargo
 
 build: cargo
 	cargo build --release --workspace
@@ -56,6 +56,11 @@ lint: cargo $(VENV)/ready
 
 doc: cargo
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --workspace
+
+# RUNS=10000000 for the long run; a failure prints the line that repeats it.
+fuzz: cargo
+	TERRACE_FUZZ_RUNS=$(or $(RUNS),1000000) \
+	  cargo test --release -p terrace-store --lib fuzz -- --nocapture
 
 bench: build
 	$(TERRACE) bench plan
