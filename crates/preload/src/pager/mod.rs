@@ -268,8 +268,8 @@ impl Pager {
         };
         let brought = match moved {
             Ok(()) => true,
-            // The kernel says this of a destination too that an mremap has just moved away, and then
-            // the slot still has the page. The event takes it along.
+            // The kernel says this also of a destination that an mremap has just moved away, and
+            // then the slot still has the page. The event takes it along.
             Err(Failure::Missing) if self.is_in_slot(src) => {
                 region.replace(i, claimed, w);
                 return Err(Failure::NotMapped);

@@ -112,8 +112,8 @@ impl Encoder {
     }
 
     /// Lets frames from now on refer to a dictionary, or to none for null. If the library refuses
-    /// (false), they refer to what they did before. The tables must stay as they are until this is called again
-    /// or the encoder is dropped.
+    /// (false), they refer to what they did before. The tables must stay as they are until this is
+    /// called again or the encoder is dropped.
     pub(super) fn refer_to(&mut self, tables: *const z::ZSTD_CDict) -> bool {
         // SAFETY: the context is live and ours alone (`&mut self`). It keeps the pointer, which the
         // caller keeps valid.
