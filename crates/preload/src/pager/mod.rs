@@ -22,7 +22,7 @@
 //! `fault` -> `restore` fits on a screen, allocates nothing, logs nothing, and takes one lock: that
 //! of the tier's pool, which movers hold for the length of a memcpy (a sampled page takes that of
 //! the slot lists instead). Forked children and changes of the address space may allocate, from
-//! the runtime's own heap. A page on a medium that takes its time is not waited for: [`loads`] has
+//! the runtime's own heap. A page on a medium that takes its time is not waited for: `loads` has
 //! it fetched by another thread and goes on.
 
 mod ahead;

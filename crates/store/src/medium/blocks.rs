@@ -2,7 +2,7 @@
 //! enciphered.
 //!
 //! **Writing.** Objects are smaller than a block and come one at a time, so blocks that are being
-//! filled stay *open* in memory ([`super::open`]): bytes and a bit for each byte that is known. A
+//! filled stay *open* in memory (`open.rs`): bytes and a bit for each byte that is known. A
 //! write is a copy into an open block and nothing else, so that the tier may do it under its lock.
 //! When many blocks are dirty, [`Medium::work_off`] - called by movers, without a lock - writes the
 //! oldest out, with their neighbours where these are dirty too. A block that was on the device
