@@ -217,7 +217,9 @@ class Sandbox:
 
     def environment(self) -> dict[str, str]:
         """The environment of this test's commands."""
-        kept = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "TERRACE_SOCKET")}
+        # The developer's own runtime and saved tiers must play no part.
+        dropped = ("LD_PRELOAD", "TERRACE_SOCKET", "XDG_STATE_HOME")
+        kept = {k: v for k, v in os.environ.items() if k not in dropped}
         return {**kept, "XDG_RUNTIME_DIR": str(self.runtime_dir), "HOME": str(self.folder)}
 
     def terrace(
