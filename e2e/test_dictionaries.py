@@ -27,4 +27,4 @@ def test_dictionary_pays(sandbox: Sandbox, program: Compiler, codec: str) -> Non
     """Pages come back right with a dictionary made halfway, also in a child, and take less room."""
     plain = stored_share(sandbox, program, codec)
     learnt = stored_share(sandbox, program, f"{codec}-dict")
-    assert learnt < 0.95 * plain, f"{learnt:.3f} of the pages with a dictionary, {plain:.3f} without"
+    assert learnt < 0.95 * plain, f"{learnt:.3f} with a dictionary, {plain:.3f} without"

@@ -12,6 +12,7 @@ pub mod bench {
     pub mod demote;
     pub mod fault;
     pub(crate) mod figures;
+    mod ground;
     pub mod kernel_swap;
     mod launched;
     pub mod plan;

@@ -14,14 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use serde::Serialize;
 
-use super::content::write_content;
 use super::figures::{loadavg, median};
-use super::kernel_swap::{
-    catch_interrupts, interrupted, shuffled, thread_cpu_ns, Mapping, PageSource,
-};
+use super::ground::{write_json, Ground};
+use super::kernel_swap::{interrupted, shuffled, thread_cpu_ns, Mapping, PageSource};
 use super::launched::{hear, say, terrace_run, toml_of, Running};
-use crate::demo::progress::Progress;
-use crate::demo::redis::TempDir;
 use crate::demo::sys::signal_process;
 use crate::machine::Machine;
 use crate::preset::Preset;
@@ -170,14 +166,8 @@ pub fn run(args: ChurnArgs) -> Result<()> {
     }
     ensure!((0.1..=60.0).contains(&args.slice), "--slice must be between 0.1 and 60 seconds");
     ensure!((0.1..=3600.0).contains(&args.window), "--window must be between 0.1 and 3600 seconds");
-    catch_interrupts();
-    let loadavg_before = loadavg();
-    let mut progress = Progress::new();
-    progress.line("collecting pages from the files of this machine");
-    let folder = TempDir::new("churn")?;
-    let content = folder.path().join("content");
-    write_content(&content)?;
-    let exe = std::env::current_exe().context("cannot find this program itself")?;
+    let ground = Ground::prepare("churn")?;
+    let Ground { loadavg_before, mut progress, folder, content, exe, .. } = ground;
     let (config, timeline) = (folder.path().join("tier.toml"), folder.path().join("timeline"));
     let tier = Preset::Auto.tiers().into_iter().next().context("the preset has no tier")?;
     fs::write(&config, toml_of(&tier, true)).context("cannot write the configuration")?;
@@ -232,10 +222,7 @@ pub fn run(args: ChurnArgs) -> Result<()> {
         loadavg_after: loadavg(),
         machine: Machine::here(),
     };
-    if let Some(path) = &args.json {
-        let json = serde_json::to_string_pretty(&report)? + "\n";
-        fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_json(args.json.as_deref(), &report)?;
     let mut ratios: Vec<f64> = report.pairs.iter().map(|p| p.ratio).collect();
     ratios.sort_by(f64::total_cmp);
     println!(

@@ -16,15 +16,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Context, Result};
 use terrace_core::tier::{Codec, Pool, TierSpec};
 
-use super::content::write_content;
 use super::fault::{Against, Kernel};
-use super::figures::loadavg;
-use super::kernel_swap::{
-    catch_interrupts, interrupted, shuffled, thread_cpu_ns, KernelTier, Mapping, PageSource,
-};
+use super::ground::{write_json, Ground};
+use super::kernel_swap::{interrupted, shuffled, thread_cpu_ns, KernelTier, Mapping, PageSource};
 use super::launched::{hear, say, terrace_run, toml_of, Running, Window};
-use crate::demo::progress::Progress;
-use crate::demo::redis::TempDir;
 use crate::preset;
 
 mod report;
@@ -89,15 +84,9 @@ pub fn run(args: DemoteArgs) -> Result<()> {
     if let (true, Some(content)) = (args.child, &args.content) {
         return child(content, pages);
     }
-    catch_interrupts();
-    let loadavg_before = loadavg();
-    let mut progress = Progress::new();
-    progress.line("collecting pages from the files of this machine");
-    let folder = TempDir::new("demote")?;
-    let content = folder.path().join("content");
-    let left_out = write_content(&content)?;
-    let source = PageSource::from_file(&content)?;
-    let kernel = Kernel::set_up(&args.against, pages, &mut progress);
+    let mut ground = Ground::prepare("demote")?;
+    let source = PageSource::from_file(&ground.content)?;
+    let kernel = Kernel::set_up(&args.against, pages, &mut ground.progress);
     let (subjects, mut rows): (Vec<Subject>, Vec<Row>) = tiers()
         .into_iter()
         .map(Subject::Tier)
@@ -110,15 +99,15 @@ pub fn run(args: DemoteArgs) -> Result<()> {
             (s, row)
         })
         .unzip();
-    let exe = std::env::current_exe().context("cannot find this program itself")?;
+    let folder = ground.folder.path();
     for n in 1..=args.repeat {
         for i in shuffled(subjects.len(), u64::from(n)) {
             let name = rows[i].name.clone();
-            progress.update(|| format!("[{n}/{}] {name}", args.repeat));
+            ground.progress.update(|| format!("[{n}/{}] {name}", args.repeat));
             let cost = match &subjects[i] {
                 Subject::Tier(tier) => {
-                    let timeline = folder.path().join(format!("{name}-{n}.timeline"));
-                    by_terrace(&exe, folder.path(), tier, &content, &timeline, pages)
+                    let timeline = folder.join(format!("{name}-{n}.timeline"));
+                    by_terrace(&ground.exe, folder, tier, &ground.content, &timeline, pages)
                 }
                 Subject::Kernel(tier) => kernel.with(tier, || by_kernel(tier, &source, pages)),
             };
@@ -131,12 +120,9 @@ pub fn run(args: DemoteArgs) -> Result<()> {
     report.pages = pages;
     report.repeat = args.repeat;
     report.window_s = WINDOW_S;
-    report.pages_left_out = left_out;
-    report.loadavg_before = loadavg_before;
-    if let Some(path) = &args.json {
-        let json = serde_json::to_string_pretty(&report)? + "\n";
-        fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    report.pages_left_out = ground.left_out;
+    report.loadavg_before = ground.loadavg_before;
+    write_json(args.json.as_deref(), &report)?;
     print!("{}", report.table());
     Ok(())
 }

@@ -9,19 +9,16 @@
 //! Pages that some tier would refuse are left out beforehand: Terrace would keep them in memory
 //! and the kernel would store them as they are, and neither would be a fault from that tier.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure, Context, Result};
 
-use super::content::write_content;
-use super::figures::loadavg;
+use super::ground::{write_json, Ground};
 use super::kernel_swap::{
-    catch_interrupts, fault_probe, interrupted, shuffled, KernelSwap, KernelTier, Mapping,
-    PageSource, ProbeFigures, ProbeSpec, SwapSpec,
+    fault_probe, interrupted, shuffled, KernelSwap, KernelTier, Mapping, PageSource, ProbeFigures,
+    ProbeSpec, SwapSpec,
 };
 use crate::demo::progress::Progress;
-use crate::demo::redis::TempDir;
 
 mod child;
 mod passes;
@@ -124,16 +121,10 @@ pub fn run(args: FaultArgs) -> Result<()> {
     let mut subjects: Vec<Subject> =
         tiers().into_iter().filter(|t| t.name.contains(&args.tier)).map(Subject::Tier).collect();
     ensure!(!subjects.is_empty(), "--tier {:?} is in the name of no tier", args.tier);
-    catch_interrupts();
-    let loadavg_before = loadavg();
-    let mut progress = Progress::new();
-    progress.line("collecting pages from the files of this machine");
-    let folder = TempDir::new("fault")?;
-    let content = folder.path().join("content");
-    let left_out = write_content(&content)?;
-    let source = PageSource::from_file(&content)?;
+    let mut ground = Ground::prepare("fault")?;
+    let source = PageSource::from_file(&ground.content)?;
 
-    let kernel = Kernel::set_up(&args.against, pages, &mut progress);
+    let kernel = Kernel::set_up(&args.against, pages, &mut ground.progress);
     subjects.extend(kernel.tiers.iter().cloned().map(Subject::Kernel));
     let plan = passes(&subjects, &threads, args.while_moving);
     let row = |s: &Subject| Row::of(s);
@@ -141,9 +132,9 @@ pub fn run(args: FaultArgs) -> Result<()> {
     let jobs: Vec<(usize, usize)> =
         (0..plan.len()).flat_map(|p| (0..plan[p].1.len()).map(move |s| (p, s))).collect();
     let terrace = subject::Subject {
-        exe: std::env::current_exe().context("cannot find this program itself")?,
-        folder: folder.path().to_path_buf(),
-        content,
+        exe: ground.exe.clone(),
+        folder: ground.folder.path().to_path_buf(),
+        content: ground.content.clone(),
         pages,
     };
     for n in 1..=args.repeat {
@@ -152,7 +143,7 @@ pub fn run(args: FaultArgs) -> Result<()> {
             let (p, s) = jobs[job];
             let (condition, subject) = (plan[p].0, &plan[p].1[s]);
             let what = format!("{}, {}", subject.name(), condition.name());
-            progress.update(|| format!("[{n}/{}] {what}", args.repeat));
+            ground.progress.update(|| format!("[{n}/{}] {what}", args.repeat));
             let measured = match subject {
                 Subject::Tier(tier) => terrace.measure(tier, condition, seed),
                 Subject::Kernel(tier) => kernel.measure(tier, &source, pages, condition, seed),
@@ -160,7 +151,7 @@ pub fn run(args: FaultArgs) -> Result<()> {
             // The child got the Ctrl-C as well; that it ended is not what went wrong.
             ensure!(!interrupted(), "interrupted");
             let measured = measured.with_context(|| format!("{what}: cannot be measured"))?;
-            check(&what, &measured, condition.moving, &mut progress)?;
+            check(&what, &measured, condition.moving, &mut ground.progress)?;
             rows[p][s].add(measured);
         }
     }
@@ -169,12 +160,9 @@ pub fn run(args: FaultArgs) -> Result<()> {
     let mut report = Report::new(passes, not_compared);
     report.pages = pages;
     report.repeat = args.repeat;
-    report.pages_left_out = left_out;
-    report.loadavg_before = loadavg_before;
-    if let Some(path) = &args.json {
-        let json = serde_json::to_string_pretty(&report)? + "\n";
-        fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    report.pages_left_out = ground.left_out;
+    report.loadavg_before = ground.loadavg_before;
+    write_json(args.json.as_deref(), &report)?;
     print!("{}", report.table());
     Ok(())
 }

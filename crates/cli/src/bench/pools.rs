@@ -12,7 +12,6 @@
 //! differ by a few bytes.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Context, Result};
@@ -22,6 +21,7 @@ use terrace_store::codec::Encoder;
 use terrace_store::pool::{self, Handle, ObjectPool};
 use terrace_store::{Page, CUTOFF_BYTES, PAGE_SIZE};
 
+use super::ground::write_json;
 use super::kernel_swap::{catch_interrupts, interrupted, PageSource};
 use crate::demo::progress::Progress;
 use crate::machine::Machine;
@@ -317,10 +317,7 @@ pub fn run(args: PoolsArgs) -> Result<()> {
         pages_left_out: work.left_out,
         machine: Machine::here(),
     };
-    if let Some(path) = &args.json {
-        let json = serde_json::to_string_pretty(&report)? + "\n";
-        fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_json(args.json.as_deref(), &report)?;
     print!("{}", report.table());
     Ok(())
 }

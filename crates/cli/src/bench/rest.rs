@@ -8,6 +8,7 @@
 //! little. Connections last: Redis serves new ones faster. Pairs alternate in order (A B, B A, ..),
 //! so that whoever comes first has no advantage.
 
+use super::ground::write_json;
 use crate::demo::content::Content;
 use crate::demo::latency::Histogram;
 use crate::demo::load::{self, Control, Mix, Phase, WrongValues};
@@ -193,10 +194,7 @@ pub fn run(args: RestArgs) -> Result<()> {
 }
 
 fn finish(args: &RestArgs, report: &RestReport, wrong: &WrongValues) -> Result<()> {
-    if let Some(path) = &args.json {
-        let json = serde_json::to_string_pretty(report)? + "\n";
-        std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_json(args.json.as_deref(), report)?;
     let mut ratios: Vec<f64> = report.pairs.iter().map(|p| p.ratio).collect();
     ratios.sort_by(f64::total_cmp);
     println!(
