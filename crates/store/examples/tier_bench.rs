@@ -6,7 +6,8 @@
 //! (or from the given paths), and prints for each codec: ratio (a page above the cut-off counts as
 //! 4 KiB), share of pages refused, and encode and decode time, each page's the least of three
 //! passes; then the checksum, whole tiers (one pass), and what a pool's operations cost and how
-//! much of its pages is objects after churn. Percentiles are over pages and include the cost of
+//! much of its pages is objects after churn; and what a page costs that moves to another tier of the
+//! same codec, as it is and by way of decoding and encoding. Percentiles are over pages and include the cost of
 //! reading the clock.
 //!
 //! With `TERRACE_KERNEL_CODECS` naming the program that `tools/kernel-codecs/build` makes, it also
@@ -54,6 +55,8 @@ fn main() {
     page_functions(&all);
     println!();
     whole_path(&all);
+    println!();
+    migration(&all);
     println!();
     for kind in Pool::ALL {
         for objects in [2_000, 100_000] {
@@ -275,6 +278,46 @@ fn whole_path(pages: &[Page]) {
             let columns = [store_ns, load_ns, free_ns].map(percentiles);
             println!("{:20} {}     {}     {}", spec.name, columns[0], columns[1], columns[2]);
         }
+    }
+}
+
+/// A page from a zbud tier to a zsmalloc tier of the same codec: its bytes as they are, which is
+/// what movers do, against decoding and encoding them. The least of some passes, per page.
+fn migration(pages: &[Page]) {
+    println!("migration           unchanged us   recoded us   unchanged / recoded");
+    for codec in Codec::ALL {
+        let tier = |pool| {
+            let spec = TierSpec::new(pool, codec, Medium::dram(1.0));
+            Tier::new(&spec, Box::new(HeapMedium::new(pages.len() * PAGE_SIZE)), CUTOFF_BYTES)
+        };
+        let (from, to) = (tier(Pool::Zbud), tier(Pool::Zsmalloc));
+        let mut encoder = Encoder::new(codec, codec.default_level()).expect("level is in range");
+        let mut decoders = DecoderSet::new([codec]).expect("memory");
+        let (mut scratch, mut page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+        let store = |page| from.store_page(&mut encoder, page, &mut scratch).ok();
+        let handles: Vec<_> = pages.iter().filter_map(store).collect();
+        let mut moved = Vec::with_capacity(handles.len());
+        let (mut unchanged_ns, mut recoded_ns) = (u64::MAX, u64::MAX);
+        for _ in 0..PASSES {
+            unchanged_ns = unchanged_ns.min(timed(|| {
+                moved.extend(handles.iter().map(|&handle| {
+                    let (len, check) = from.load(handle, &mut scratch).expect("stored");
+                    to.store(&scratch[..len], check).expect("room")
+                }));
+            }));
+            moved.drain(..).for_each(|handle| _ = to.free(handle));
+            recoded_ns = recoded_ns.min(timed(|| {
+                moved.extend(handles.iter().map(|&handle| {
+                    from.load_page(&mut decoders, handle, &mut scratch, &mut page).expect("stored");
+                    to.store_page(&mut encoder, &page, &mut scratch).expect("room")
+                }));
+            }));
+            moved.drain(..).for_each(|handle| _ = to.free(handle));
+        }
+        let us = |ns: u64| ns as f64 / handles.len().max(1) as f64 / 1000.0;
+        let ratio = unchanged_ns as f64 / recoded_ns as f64;
+        let name = codec.name();
+        println!("{name:20} {:11.2} {:12.2} {ratio:21.2}", us(unchanged_ns), us(recoded_ns));
     }
 }
 
