@@ -51,6 +51,20 @@ def test_torture_makes_up_a_seed(sandbox: Sandbox, program: Compiler) -> None:
     assert "0" not in seeds
 
 
+def test_dontneed_fault(sandbox: Sandbox, program: Compiler) -> None:
+    """A fault read together with the drop of its page was served first, and the drop undone."""
+    with sandbox.start(program("dontneed_fault"), options=TORTURE) as run:
+        status = run.conclude()
+        assert (status, run.lines[-1:]) == (0, ["OK"]), f"{run.lines}\n{run.stderr()}"
+
+
+def test_fork_fault(sandbox: Sandbox, program: Compiler) -> None:
+    """A fault read together with a fork was served first, and its page missing in the child."""
+    with sandbox.start(program("fork_fault"), options=TORTURE) as run:
+        status = run.conclude()
+        assert (status, run.lines[-1:]) == (0, ["OK"]), f"{run.lines}\n{run.stderr()}"
+
+
 HAZARDS = [
     "touch", "content", "threads", "same_word", "heap", "brk_shrinks",
     "fork_reads", "fork_unmaps", "fork_fork", "fork_two", "spawn", "exec", "thread_churn",
