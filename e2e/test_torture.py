@@ -58,13 +58,6 @@ def test_dontneed_fault(sandbox: Sandbox, program: Compiler) -> None:
         assert (status, run.lines[-1:]) == (0, ["OK"]), f"{run.lines}\n{run.stderr()}"
 
 
-def test_fork_fault(sandbox: Sandbox, program: Compiler) -> None:
-    """A fault read together with a fork was served first, and its page missing in the child."""
-    with sandbox.start(program("fork_fault"), options=TORTURE) as run:
-        status = run.conclude()
-        assert (status, run.lines[-1:]) == (0, ["OK"]), f"{run.lines}\n{run.stderr()}"
-
-
 HAZARDS = [
     "touch", "content", "threads", "same_word", "heap", "brk_shrinks",
     "fork_reads", "fork_unmaps", "fork_fork", "fork_two", "spawn", "exec", "thread_churn",
