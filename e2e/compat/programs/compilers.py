@@ -26,7 +26,7 @@ def source_c(functions: int) -> str:
 
 def source_rust(functions: int) -> str:
     """A Rust file of many functions over vectors."""
-    parts = ["#![crate_type = \"lib\"]\nuse std::collections::BTreeMap;\n"]
+    parts = ['#![crate_type = "lib"]\nuse std::collections::BTreeMap;\n']
     parts.extend(
         f"pub fn f{n}(v: &[u32], m: &mut BTreeMap<u32, Vec<u32>>) -> Option<u32> {{"
         f" let s: u32 = v.iter().map(|x| x.wrapping_mul({n * 7 + 3})).filter(|x| x % {n % 9 + 2}"

@@ -1,5 +1,4 @@
-"""Databases inside a process, and a stress test that verifies: SQLite, DuckDB, RocksDB, stress-ng.
-"""
+"""Databases inside a process (SQLite, DuckDB, RocksDB), and stress-ng, which verifies."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ DELETE FROM t WHERE id % 7 = 0;
 {pause}
 PRAGMA integrity_check;
 SELECT count(*), sum(length(b)), sum(id * n) FROM t;
-SELECT n, count(*), group_concat(substr(b, 1, 12)) FROM t WHERE n % 250 = 3 AND id < 9000 GROUP BY n;
+SELECT n, count(*), group_concat(substr(b, 1, 12)) FROM t
+  WHERE n % 250 = 3 AND id < 9000 GROUP BY n;
 SAVEPOINT s; DELETE FROM t WHERE n < 500; {pause}
 ROLLBACK TO s; RELEASE s;
 SELECT count(*), sum(id) FROM t INDEXED BY by_n WHERE n >= 0;

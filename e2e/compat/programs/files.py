@@ -61,9 +61,13 @@ def drive_git(stage: Stage) -> str:
     """A history of large and similar files, repacked and checked."""
     work = stage.folder / "work"
     identity = {
-        **{"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a"},
-        **{"GIT_COMMITTER_EMAIL": "a@b", "GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z"},
-        **{"GIT_COMMITTER_DATE": "2024-01-01T00:00:00Z", "GIT_CONFIG_NOSYSTEM": "1"},
+        "GIT_AUTHOR_NAME": "a",
+        "GIT_AUTHOR_EMAIL": "a@b",
+        "GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z",
+        "GIT_COMMITTER_NAME": "a",
+        "GIT_COMMITTER_EMAIL": "a@b",
+        "GIT_COMMITTER_DATE": "2024-01-01T00:00:00Z",
+        "GIT_CONFIG_NOSYSTEM": "1",
     }
     stage.plain(["git", "init", "-q", work], env=identity)
     base = log_lines(150_000)
@@ -73,7 +77,8 @@ def drive_git(stage: Stage) -> str:
             (work / f"file{n}").write_bytes(base[at : at + 2_000_000] + b"%d %d\n" % (n, version))
         stage.plain(["git", "-C", work, "add", "-A"], env=identity)
         stage.plain(["git", "-C", work, "commit", "-q", "-m", f"{version}"], env=identity)
-    repack = ["git", "-C", work, "-c", "pack.threads=2", "repack", "-a", "-d", "-f", "-q"]
+    repack: list[str | Path] = ["git", "-C", work]
+    repack += ["-c", "pack.threads=2", "repack", "-a", "-d", "-f", "-q"]
     stage.run([*repack, "--window=20", "--depth=20"], name="repack", env=identity)
     said = stage.run(["git", "-C", work, "fsck", "--full", "--strict"], name="fsck", env=identity)
     if "error" in said or "missing" in said or "corrupt" in said:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import signal
-import time
+import subprocess
 from pathlib import Path
 
 from compat.programs.common import version_of, wait_for
-from compat.runner import Command, Missing, Program, Stage, Wrong
+from compat.runner import Missing, Program, Stage, Wrong
 
-BINARIES = Path("/usr/lib/postgresql/15/bin")
+# Debian keeps each version in a folder of its own; the newest that has a server.
+BINARIES = max(
+    (path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")),
+    default=Path("/usr/lib/postgresql/15/bin"),
+)
 SETTINGS = (
     *("-c", "listen_addresses="),
     *("-c", "work_mem=256MB", "-c", "temp_buffers=128MB", "-c", "jit=off"),
@@ -58,95 +61,128 @@ CONSISTENT = (
     " AND (SELECT sum(bbalance) FROM pgbench_branches) = (SELECT sum(delta) FROM pgbench_history)"
     " AND (SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT sum(delta) FROM pgbench_history)"
 )
+SLEEPING = (
+    "SELECT pid FROM pg_stat_activity WHERE query ~ 'pg_sleep' AND wait_event = 'PgSleep'"
+    " AND pid <> pg_backend_pid() LIMIT 1"
+)
 
 
-def drive(stage: Stage, *, privileged: bool) -> str:
-    """The server runs as its own user, because it refuses root."""
-    try:
-        user = pwd.getpwnam("postgres").pw_uid
-    except KeyError:
-        raise Missing("no user postgres") from None
-    if os.geteuid() != 0:
-        raise Missing("only root can become the user postgres")
-    data = stage.folder / "data"
-    data.mkdir()
-    for folder in (stage.folder, data):
-        os.chown(folder, user, -1)
-    stage.environment()
-    os.chown(stage.folder / "run", user, -1)
-    as_user: tuple[str, ...] = ("setpriv", f"--reuid={user}", "--clear-groups")
-    if privileged:
-        # With this the kernel reports forks; without, they are answered another way.
-        as_user += ("--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace")
-    else:
-        as_user += ("--inh-caps=-all", "--bounding-set=-all")
+class Cluster:
+    """A server that runs as its own user, because it refuses root."""
 
-    def sql(text: str) -> str:
-        line: Command = [*as_user, BINARIES / "psql", "-h", stage.folder, "-XAtc", text, "postgres"]
-        return stage.plain(line).strip()
-
-    def pgbench(*options: str) -> str:
-        line = [*as_user, BINARIES / "pgbench", "-h", stage.folder, *options, "postgres"]
-        return stage.plain(line)
-
-    initdb = [BINARIES / "initdb", "-D", data, "-A", "trust", "--no-sync", "-E", "UTF8"]
-    stage.plain([*as_user, *initdb, "--locale=C"])
-    postgres = [BINARIES / "postgres", "-D", data, "-k", stage.folder, *SETTINGS]
-    server = stage.spawn(
-        [*as_user, *stage.wrapped(postgres)], log=stage.folder / "postgres.log"
-    )
-
-    def answers() -> bool:
+    def __init__(self, stage: Stage, *, privileged: bool) -> None:
         try:
-            return sql("SELECT 1") == "1"
+            user = pwd.getpwnam("postgres").pw_uid
+        except KeyError:
+            raise Missing("the user postgres") from None
+        if os.geteuid() != 0:
+            raise Missing("root, who alone can become the user postgres")
+        self.stage = stage
+        self.data = stage.folder / "data"
+        self.data.mkdir()
+        stage.environment()
+        for folder in (stage.folder, self.data, stage.folder / "run"):
+            os.chown(folder, user, -1)
+        self.as_user: tuple[str | Path, ...] = ("setpriv", f"--reuid={user}", "--clear-groups")
+        if privileged:
+            # With this the kernel reports forks; without, they are answered another way.
+            self.as_user += ("--inh-caps=+sys_ptrace", "--ambient-caps=+sys_ptrace")
+        else:
+            self.as_user += ("--inh-caps=-all", "--bounding-set=-all")
+
+    def client(self, name: str, *options: str | Path) -> list[str | Path]:
+        """The command line of a client."""
+        socket = ("-h", self.stage.folder, "-d", "postgres")
+        return [*self.as_user, BINARIES / name, *socket, *options]
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Makes the cluster and starts the server under test."""
+        initdb = ("-D", self.data, "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+        self.stage.plain([*self.as_user, BINARIES / "initdb", *initdb])
+        postgres: list[str | Path] = [
+            BINARIES / "postgres",
+            "-D",
+            self.data,
+            "-k",
+            self.stage.folder,
+            *SETTINGS,
+        ]
+        command = [*self.as_user, *self.stage.wrapped(postgres)]
+        server = self.stage.spawn(command, log=self.stage.folder / "postgres.log")
+        wait_for(self.stage, "postgres answers", self.answers)
+        return server
+
+    def sql(self, text: str) -> str:
+        """One statement, one answer."""
+        return self.stage.plain(self.client("psql", "-XAtc", text)).strip()
+
+    def answers(self) -> bool:
+        """Whether the server takes statements."""
+        try:
+            return self.sql("SELECT 1") == "1"
         except Wrong:
             return False
 
-    wait_for(stage, "postgres answers", answers)
-    pgbench("-i", "-q", "-s", "3")
-    session = stage.folder / "session.sql"
-    session.write_text(SESSION)
-    line = [*as_user, BINARIES / "psql", "-h", stage.folder, "-XAt", "-f", session, "postgres"]
+    def pgbench(self, *options: str) -> None:
+        """Transfers of money between accounts, and a history of them."""
+        self.stage.plain(self.client("pgbench", *options))
+
+    def session(self, name: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Starts a session that holds much; its output goes to the log."""
+        log = self.stage.folder / f"session-{name}.log"
+        script = self.stage.folder / "session.sql"
+        script.write_text(SESSION)
+        return self.stage.spawn(self.client("psql", "-XAt", "-f", script), log=log), log
+
+    def check_balances(self, when: str) -> None:
+        """Money neither appears nor disappears."""
+        if self.sql(CONSISTENT) != "t":
+            raise Wrong(f"balances do not sum up {when}")
+
+    def crash(self) -> None:
+        """Kills a backend that has memory in tiers; the others end, the server recovers."""
+        victim, log = self.session("crash")
+        pid = ""
+
+        def sleeps() -> bool:
+            nonlocal pid
+            pid = self.sql(SLEEPING)
+            return pid != "" or victim.poll() is not None
+
+        wait_for(self.stage, "a backend to kill", sleeps)
+        if not pid:
+            raise Wrong(f"no backend to kill: {log.read_text()[-500:]}")
+        os.kill(int(pid), signal.SIGKILL)
+        if self.stage.wait(victim) == 0:
+            raise Wrong("the client of a killed backend saw nothing")
+        wait_for(self.stage, "postgres recovers", self.answers)
+
+
+def drive(stage: Stage, *, privileged: bool) -> str:
+    """Transfers beside sessions that hold much, a crash, more transfers."""
+    cluster = Cluster(stage, privileged=privileged)
+    server = cluster.start()
+    cluster.pgbench("-i", "-q", "-s", "3")
     results = []
     for name in ("one", "two"):
-        log = stage.folder / f"session-{name}.log"
-        running = [stage.spawn(line, log=log)]
-        pgbench("-n", "-c", "6", "-j", "2", "-T", "4")
-        for process in running:
-            if stage.wait(process) != 0:
-                raise Wrong(f"session: {log.read_text()[-2000:]}")
+        process, log = cluster.session(name)
+        cluster.pgbench("-n", "-c", "6", "-j", "2", "-T", "4")
+        if stage.wait(process) != 0:
+            raise Wrong(f"session: {log.read_text()[-2000:]}")
         results.append(log.read_text())
     if results[0] != results[1]:
         raise Wrong(f"two sessions differ: {results}")
-    if sql(CONSISTENT) != "t":
-        raise Wrong("balances do not sum up")
-    crash(stage, line, sql, answers)
-    if sql(CONSISTENT) != "t":
-        raise Wrong("balances do not sum up after recovery")
-    pgbench("-n", "-c", "4", "-j", "2", "-t", "200")
-    if sql(CONSISTENT) != "t" or int(sql("SELECT count(*) FROM pgbench_history")) < 800:
-        raise Wrong("balances do not sum up after more transactions")
-    # A fast shutdown. `terrace run` passes the signal on.
-    if stage.stop(server, signal.SIGINT) != 0:
+    cluster.check_balances("after pgbench")
+    cluster.crash()
+    cluster.check_balances("after recovery")
+    cluster.pgbench("-n", "-c", "4", "-j", "2", "-t", "200")
+    cluster.check_balances("after more transactions")
+    if int(cluster.sql("SELECT count(*) FROM pgbench_history")) < 800:
+        raise Wrong("transactions are missing")
+    # Not SIGINT, which `terrace run` takes for a Ctrl-C that the program gets from the terminal.
+    if stage.stop(server, signal.SIGTERM) != 0:
         raise Wrong(f"postgres: status {server.returncode}")
-    check = stage.plain([*as_user, shutil.which("true") or "true"])
-    return results[0] + check
-
-
-def crash(stage: Stage, line: Command, sql: object, answers: object) -> None:
-    """Kills a backend that has memory in tiers; the others end, the server recovers."""
-    assert callable(sql) and callable(answers)
-    log = stage.folder / "session-crash.log"
-    victim = stage.spawn(line, log=log)
-    time.sleep(1.5)
-    pid = sql("SELECT pid FROM pg_stat_activity WHERE query ~ 'pg_sleep|TEMP' AND pid <> "
-              "pg_backend_pid() ORDER BY backend_start LIMIT 1")
-    if not pid:
-        raise Wrong(f"no backend to kill: {log.read_text()[-500:]}")
-    os.kill(int(pid), signal.SIGKILL)
-    if stage.wait(victim) == 0:
-        raise Wrong("the client of a killed backend saw nothing")
-    wait_for(stage, "postgres recovers", answers)
+    return results[0]
 
 
 VERSION = version_of(str(BINARIES / "postgres"), "--version")

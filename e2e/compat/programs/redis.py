@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,7 +102,7 @@ def drive(stage: Stage) -> str:
             redis.do(b"HSET", b"h%d" % n, *[b"field %d" % (i // 2) for i in range(120)])
         stage.wait_down(half)
         verify(redis, versions, 1)
-        for k in range(0, half):
+        for k in range(half):
             versions[k] = 2
         load(redis, range(half), versions)
         stage.wait_down(half)
@@ -111,14 +110,14 @@ def drive(stage: Stage) -> str:
         redis.do(b"BGSAVE")
         saved = digest(redis)
         load(redis, range(half, half + 500), versions)
-        wait_for(
-            stage, "BGSAVE ends", lambda: redis.info("rdb_bgsave_in_progress") == "0"
-        )
+        wait_for(stage, "BGSAVE ends", lambda: redis.info("rdb_bgsave_in_progress") == "0")
         if redis.info("rdb_last_bgsave_status") != "ok":
             raise Wrong("BGSAVE failed")
         stage.wait_down(half)
         redis.do(b"CONFIG", b"SET", b"appendonly", b"yes")
-        time.sleep(0.5)
+        # That rewrites once by itself.
+        wait_for(stage, "the log is there", lambda: redis.info("aof_rewrite_in_progress") == "0")
+        stage.wait_down(half)
         background(
             *(stage, redis, b"BGREWRITEAOF", "aof_rewrite_in_progress"),
             "aof_last_bgrewrite_status",
@@ -147,9 +146,7 @@ def drive(stage: Stage) -> str:
     return saved.decode()
 
 
-def replicate(
-    stage: Stage, redis: Redis, first: Path, second: Path, versions: list[int]
-) -> None:
+def replicate(stage: Stage, redis: Redis, first: Path, second: Path, versions: list[int]) -> None:
     """A second server under test copies the first, both from tiers."""
     # Replication needs a port; the first server opens one now.
     port = next_port(redis)

@@ -5,8 +5,10 @@ OpenJDK under three collectors, Node.js, Go with and without C, Mono, Erlang.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
 from compat.programs.common import ok_line, version_of
 from compat.runner import SOURCES, Program, Stage, Wrong
@@ -23,7 +25,16 @@ def java(collector: str, *options: str) -> Program:
     def drive(stage: Stage) -> str:
         stage.plain(["javac", "-d", stage.folder, SOURCES / "Records.java"])
         heap = ("-Xms192m", "-Xmx384m", "-XX:ErrorFile=hs_err.log")
-        command = ["java", *options, *heap, "-cp", stage.folder, "Records", "10000", "8"]
+        command: list[str | Path] = [
+            "java",
+            *options,
+            *heap,
+            "-cp",
+            stage.folder,
+            "Records",
+            "10000",
+            "8",
+        ]
         return ok_line(stage.run(command))
 
     needs = ("java:openjdk-17-jre-headless", "javac:openjdk-17-jdk-headless")
@@ -43,7 +54,9 @@ def build_go(stage: Stage, *, cgo: bool) -> str:
     (folder / "go.mod").write_text("module records\n\ngo 1.19\n")
     for name in ("records.go", "with_c.go", "without_c.go"):
         shutil.copy(SOURCES / name, folder)
-    made = {"CGO_ENABLED": str(int(cgo)), "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+    # The user's own cache: without it each run compiles the standard library.
+    cache = os.environ.get("GOCACHE") or str(Path.home() / ".cache/go-build")
+    made = {"CGO_ENABLED": str(int(cgo)), "GOTOOLCHAIN": "local", "GOCACHE": cache}
     binary = folder / "records"
     stage.plain(["go", "build", "-C", folder, "-o", binary, "."], env=made)
     return str(binary)

@@ -30,11 +30,19 @@ ALL = (
     interpreter("php", ("php",), "records.php", 40_000, "php:php-cli", "cycles collected"),
     interpreter("lua", ("lua5.4",), "records.lua", 30_000, "lua5.4:lua5.4", "both collectors"),
     interpreter(
-        *("sbcl", ("sbcl", "--dynamic-space-size", "1024", "--script")),
-        *("records.lisp", 40_000, "sbcl:sbcl", "a moving collector with its own write barrier"),
+        "sbcl",
+        ("sbcl", "--dynamic-space-size", "1024", "--script"),
+        "records.lisp",
+        40_000,
+        "sbcl:sbcl",
+        "a moving collector with its own write barrier",
     ),
     interpreter(
-        *("guile", ("guile", "--no-auto-compile", "-s")),
-        *("records.scm", 10_000, "guile:guile-3.0", "the Boehm collector"),
+        "guile",
+        ("guile", "--no-auto-compile", "-s"),
+        "records.scm",
+        10_000,
+        "guile:guile-3.0",
+        "the Boehm collector",
     ),
 )

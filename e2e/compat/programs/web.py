@@ -6,6 +6,7 @@ import hashlib
 import socket
 import threading
 import time
+from pathlib import Path
 
 from compat.programs.common import free_port, log_lines, version_of, wait_for
 from compat.runner import Program, Stage, Wrong
@@ -113,7 +114,15 @@ def drive(stage: Stage) -> None:
         configuration = stage.folder / "nginx.conf"
         text = CONFIGURATION.format(folder=stage.folder, port=port, behind=behind)
         configuration.write_text(text)
-        line = ["nginx", "-c", configuration, "-p", stage.folder, "-e", stage.folder / "error.log"]
+        line: list[str | Path] = [
+            "nginx",
+            "-c",
+            configuration,
+            "-p",
+            stage.folder,
+            "-e",
+            stage.folder / "error.log",
+        ]
         with stage.server(line, "nginx") as server:
             wait_for(stage, "nginx answers", lambda: reachable(port))
             wrong: list[str] = []

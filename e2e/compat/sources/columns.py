@@ -24,7 +24,7 @@ QUESTIONS = (
 
 def main() -> int:
     """Four rounds of questions."""
-    db = duckdb.connect(":memory:", config={"threads": 2, "memory_limit": "2GB"})
+    db = duckdb.connect(":memory:", config={"threads": "2", "memory_limit": "2GB"})
     db.execute(
         "CREATE TABLE t AS SELECT i, (i * 48271) % 2147483647 AS a, (i * 7) % 500 AS n,"
         " printf('%x row %d', (i * 104729) % 2147483647, i % 90) AS s"

@@ -30,7 +30,7 @@ class Record:
     def __init__(self, i: int, version: int) -> None:
         self.text = content(i, version)
         self.version = version
-        self.parts = {n: part for n, part in enumerate(self.text.split())}
+        self.parts = dict(enumerate(self.text.split()))
         self.buffer = array.array("q", range(i, i + 30))
         self.other: dict[str, Record] = {"self": self}
 
@@ -74,8 +74,7 @@ def main() -> int:
         wrong: list[int] = []
         parts = [range(n, count, 3) for n in range(3)]
         threads = [
-            threading.Thread(target=verify, args=(records, versions, part, wrong))
-            for part in parts
+            threading.Thread(target=verify, args=(records, versions, part, wrong)) for part in parts
         ]
         for thread in threads:
             thread.start()
