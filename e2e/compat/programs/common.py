@@ -69,9 +69,16 @@ def free_port() -> int:
     return port
 
 
-def wait_for(stage: Stage, what: str, test: Callable[[], bool]) -> None:
-    """Polls until `test` holds or the stage is over."""
+def wait_for(
+    stage: Stage,
+    what: str,
+    test: Callable[[], bool],
+    process: subprocess.Popen[bytes] | None = None,
+) -> None:
+    """Polls until `test` holds, the process that should make it so is gone, or time is over."""
     while not test():
+        if process is not None and process.poll() is not None:
+            raise Wrong(f"waited in vain, it ended: {what}, status {process.returncode}")
         if stage.left_s() < 0 or stage.hung:
             raise Wrong(f"waited in vain: {what}")
         time.sleep(0.05)
