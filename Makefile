@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 TERRACE := $(or $(CARGO_TARGET_DIR),target)/release/terrace
 export TERRACE_BIN ?= $(abspath $(TERRACE))
 
-.PHONY: build demo test test-rust test-e2e ci fmt fmt-check lint doc fuzz soak bench clean cargo
+.PHONY: build demo test test-rust test-e2e compat ci fmt fmt-check lint doc fuzz soak bench clean cargo
 
 build: cargo
 	cargo build --release --workspace
@@ -30,6 +30,18 @@ test-rust: cargo
 test-e2e: build $(VENV)/ready
 	@tools/need-packages gcc:gcc redis-server:redis-server
 	cd e2e && ../$(PYTHON) -m pytest $(ARGS)
+
+# Real programs under torture (docs/compatibility.md). JSON=path, ONLY=name,..., QUICK=1, SEED=n,
+# JOBS=n. What is not installed is a skipped row.
+compat: build $(VENV)/ready
+	@cd e2e && ../tools/need-packages $$(PACKAGES=1 ../$(PYTHON) -m compat) || \
+	  echo "make: rows whose program is missing are skipped" >&2
+	@$(PYTHON) -c "import duckdb" 2>/dev/null || { \
+	  echo "make: installing $$(cat e2e/compat/requirements.txt) into $(VENV)"; \
+	  $(PYTHON) -m pip install --quiet --disable-pip-version-check \
+	    -r e2e/compat/requirements.txt; } || true
+	@cd e2e && JSON="$(if $(JSON),$(abspath $(JSON)))" ONLY="$(ONLY)" QUICK="$(QUICK)" \
+	  SEED="$(SEED)" JOBS="$(JOBS)" ../$(PYTHON) -m compat
 
 $(VENV)/ready: e2e/requirements.txt
 	@tools/need-packages python3:python3 python3-venv:python3-venv

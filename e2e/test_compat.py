@@ -1,0 +1,50 @@
+"""The quick rows of the compatibility table: real programs, untiered and under torture.
+
+All rows are `make compat`; this keeps the ones that are cheap in every `make test`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compat.programs import PROGRAMS
+
+QUICK = [program.name for program in PROGRAMS if program.quick]
+TIMEOUT_S = 400.0
+
+pytestmark = pytest.mark.usefixtures("can_tier")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """All quick rows, run beside each other: most of their time is pauses."""
+    path = tmp_path_factory.mktemp("compat") / "rows.json"
+    env = {**os.environ, "QUICK": "1", "JSON": str(path), "JOBS": "4", "ONLY": ""}
+    answer = subprocess.run(
+        [sys.executable, "-m", "compat"],
+        cwd=Path(__file__).parent,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert path.exists(), answer.stdout + answer.stderr
+    return {row["name"]: row for row in json.loads(path.read_text())["programs"]}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_program(rows: dict[str, dict[str, Any]], name: str) -> None:
+    """It does under torture what it does untiered, and pages of it were moved."""
+    row = rows[name]
+    if row["untiered"] == "skipped":
+        pytest.skip(row["why"])
+    assert (row["untiered"], row["torture"]) == ("pass", "pass"), row["why"]
+    assert row["pages_moved"] > 1000, row
