@@ -111,11 +111,6 @@ impl Pager {
         } else {
             return false;
         };
-        // What was read together with the ring may name the pages that the call is about, and its
-        // thread may have gone on: the kernel does not refuse a move because of it any more.
-        while let Some(event) = self.queue.pop_event() {
-            self.change(event);
-        }
         if let Some(call) = bell.slot().as_mut() {
             call(self);
         }
