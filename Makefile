@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 TERRACE := $(or $(CARGO_TARGET_DIR),target)/release/terrace
 export TERRACE_BIN ?= $(abspath $(TERRACE))
 
-.PHONY: build demo test test-rust test-e2e ci fmt fmt-check lint doc fuzz bench clean cargo
+.PHONY: build demo test test-rust test-e2e ci fmt fmt-check lint doc fuzz soak bench clean cargo
 
 build: cargo
 	cargo build --release --workspace
@@ -61,6 +61,11 @@ doc: cargo
 fuzz: cargo
 	TERRACE_FUZZ_RUNS=$(or $(RUNS),1000000) \
 	  cargo test --release -p terrace-store --lib fuzz -- --nocapture
+
+# PAGES page moves under --torture, verified; ARGS="--only dram" for some of the tier sets.
+soak: build $(VENV)/ready
+	@tools/need-packages gcc:gcc
+	$(PYTHON) e2e/soak.py --pages $(or $(PAGES),100000000) --json $(or $(JSON),build/soak.json) $(ARGS)
 
 bench: build
 	$(TERRACE) bench plan

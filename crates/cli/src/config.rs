@@ -27,6 +27,9 @@ pub const WINDOW_S_DEFAULT: f64 = 5.0;
 /// memory both use 2,990 of 4,096 bytes (73 %).
 pub const CUTOFF_BYTES_DEFAULT: u32 = 2_990;
 
+/// Length of a window under torture: what is not touched for so long goes down.
+pub const TORTURE_WINDOW_S: f64 = 0.1;
+
 /// Everything one run needs to know.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
@@ -183,6 +186,8 @@ pub struct RunConfig {
     pub cutoff_bytes: u32,
     /// Windows for which a page that faulted back is left alone.
     pub cooling_windows: u32,
+    /// Not 0: a torture run ([`Config::torture`]), which draws from this.
+    pub torture_seed: u64,
 }
 
 impl Default for RunConfig {
@@ -197,6 +202,7 @@ impl Default for RunConfig {
             cutoff_bytes: CUTOFF_BYTES_DEFAULT,
             // Measured on the demo: with 2, half of all faults are pages that had just come back.
             cooling_windows: 3,
+            torture_seed: 0,
         }
     }
 }
@@ -229,6 +235,18 @@ impl Config {
             message: format!("cannot be read: {e}; give --config a readable TOML file"),
         })?;
         file::parse(&name, &text, preset)
+    }
+
+    /// Makes it a torture run: the shortest windows, no limit to movement, and everything goes
+    /// somewhere at random. The tiers stay what they are. A `seed` of 0 is taken for 1.
+    pub fn torture(&mut self, seed: u64) {
+        let run = &mut self.run;
+        run.torture_seed = seed.max(1);
+        run.window_s = TORTURE_WINDOW_S;
+        run.cooling_windows = 1;
+        run.move_mib_s = 0;
+        // Movers in each other's way.
+        run.move_threads = run.move_threads.max(2);
     }
 
     /// DRAM: the medium of tier 0.
@@ -402,6 +420,21 @@ mod tests {
         assert_eq!((config.policy.alpha, config.policy.threshold.share()), (0.1, Some(0.75)));
         assert_eq!((config.run.window_s, config.run.move_threads), (3.0, 2));
         assert!(config.is_emulated());
+    }
+
+    #[test]
+    fn torture_changes_everything_but_the_tiers() {
+        let mut config = Config::from_preset(Preset::Tierscape);
+        let tiers = config.tiers.clone();
+        config.torture(0);
+        assert_eq!((config.run.torture_seed, config.run.window_s), (1, 0.1));
+        assert_eq!((config.run.cooling_windows, config.run.move_mib_s), (1, 0));
+        assert_eq!((config.run.move_threads, config.tiers), (2, tiers));
+        config.run.move_threads = 5;
+        config.run.torture_seed = 0;
+        let mut config = Config { tiers: Vec::new(), ..config };
+        config.torture(9);
+        assert_eq!((config.run.torture_seed, config.run.move_threads), (9, 5));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use crate::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_MAX};
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
@@ -71,6 +71,8 @@ pub struct Configure {
     pub move_mib_s: u32,
     /// The compressed tiers.
     pub tiers: Vec<TierConfig>,
+    /// What movers draw from to pause, to give up and to refuse pages at random; 0: they do not.
+    pub torture_seed: u64,
 }
 
 /// One line of a plan.
@@ -194,6 +196,10 @@ pub struct Report {
     pub abandoned_moves: u64,
     /// Wake-up overhead of one fault measured at start, nanoseconds.
     pub fault_overhead_ns: u64,
+    /// Pages that went from DRAM into a tier.
+    pub demoted_pages: u64,
+    /// Pages that were on their way and stayed where they were because a mover gave up.
+    pub given_up_pages: u64,
 }
 
 struct Writer(Vec<u8>);
@@ -297,6 +303,7 @@ impl ToRuntime {
                     w.u32(t.place.node).u64(t.place.capacity_bytes);
                     w.u8(u8::from(t.place.is_enciphered)).text(&t.place.path);
                 }
+                w.u64(c.torture_seed);
                 w.finish()
             }
             ToRuntime::Window(n) => {
@@ -357,6 +364,7 @@ impl ToRuntime {
                     move_threads,
                     move_mib_s,
                     tiers,
+                    torture_seed: r.u64()?,
                 })
             }
             2 => ToRuntime::Window(r.u32()?),
@@ -496,12 +504,12 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(report)
 }
 
-fn scalars(r: &Report) -> [u64; 12] {
+fn scalars(r: &Report) -> [u64; 14] {
     let mut copy = r.clone_scalars();
     scalars_mut(&mut copy).map(|v| *v)
 }
 
-fn scalars_mut(r: &mut Report) -> [&mut u64; 12] {
+fn scalars_mut(r: &mut Report) -> [&mut u64; 14] {
     [
         &mut r.rss_bytes,
         &mut r.runtime_bytes,
@@ -515,6 +523,8 @@ fn scalars_mut(r: &mut Report) -> [&mut u64; 12] {
         &mut r.migrated_pages,
         &mut r.abandoned_moves,
         &mut r.fault_overhead_ns,
+        &mut r.demoted_pages,
+        &mut r.given_up_pages,
     ]
 }
 
@@ -577,6 +587,7 @@ mod tests {
             move_threads: 2,
             move_mib_s: 0,
             tiers,
+            torture_seed: 0,
         })
     }
 
@@ -594,6 +605,7 @@ mod tests {
                 on(MediumKind::File, "/var/tmp"),
                 on(MediumKind::Dax, "/dev/dax0.0"),
             ],
+            torture_seed: 0x1122_3344_5566_7788,
         };
         let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
         for m in
@@ -607,6 +619,7 @@ mod tests {
             tiers: vec![TierReport { refused: [1, 2, 3, 4, 5], ..Default::default() }],
             rss_bytes: 1,
             fault_overhead_ns: 12,
+            given_up_pages: 13,
             ..Default::default()
         };
         for m in [
@@ -643,7 +656,7 @@ mod tests {
             assert_eq!(ToRuntime::decode(body(&bad.encode())), Err(Malformed), "{path:?}");
         }
         let mut bytes = configure(vec![on(MediumKind::File, "/v")]).encode();
-        let last = bytes.len() - 1;
+        let last = bytes.len() - 1 - 8;
         bytes[last] = 0xff;
         assert_eq!(ToRuntime::decode(body(&bytes)), Err(Malformed), "not UTF-8");
     }

@@ -129,8 +129,8 @@ fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue
     // Where the pager will be too: after its first fault it follows the thread that faulted.
     thread::on_one_cpu(|| calibrate(rt));
     let queue = Arc::new(Queue::default());
-    for _ in 0..rt.stores.config.move_threads {
-        let mover = Mover::new(rt, queue.clone())?;
+    for number in 0..rt.stores.config.move_threads {
+        let mover = Mover::new(rt, queue.clone(), u64::from(number))?;
         if !thread::spawn(c"terrace-mover", move || mover.run()) {
             return None;
         }
@@ -270,6 +270,8 @@ impl Agent {
             migrated_pages: stats::get(&s.migrated_pages),
             abandoned_moves: stats::get(&s.abandoned_moves),
             fault_overhead_ns: stats::get(&s.fault_overhead_ns),
+            demoted_pages: stats::get(&s.demoted_pages),
+            given_up_pages: stats::get(&s.given_up_pages),
         }
     }
 

@@ -28,6 +28,7 @@ pub mod samples;
 pub mod stats;
 pub mod stores;
 pub mod sys;
+pub mod torture;
 pub mod tracker;
 pub mod training;
 

@@ -14,6 +14,7 @@ use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::stats;
 use crate::sys::{memory, thread};
+use crate::torture::Torture;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -136,21 +137,24 @@ pub struct Mover {
     slot: u64,
     page: Box<Page>,
     encoded: Box<Page>,
+    torture: Torture,
 }
 
 impl Mover {
-    /// A mover with a staging slot of its own.
-    pub fn new(rt: &'static Runtime, queue: Arc<Queue>) -> Option<Mover> {
+    /// A mover with a staging slot of its own. `number` tells it from the other movers.
+    pub fn new(rt: &'static Runtime, queue: Arc<Queue>, number: u64) -> Option<Mover> {
         let slot = memory::carve(REGION_BYTES)?;
         rt.uffd.register_staging(slot, REGION_BYTES).ok()?;
+        let luck = |n| Torture::new(rt.stores.config.torture_seed, number * 2 + n);
         Some(Mover {
             rt,
             queue,
             codecs: rt.stores.codec_set().ok()?,
-            promoter: Promoter::new(rt)?,
+            promoter: Promoter::new(rt)?.tortured(luck(0)),
             slot,
             page: Box::new([0; PAGE_BYTES]),
             encoded: Box::new([0; PAGE_BYTES]),
+            torture: luck(1),
         })
     }
 
@@ -201,11 +205,18 @@ impl Mover {
             staged += rt.doorbell.call(move |pager| {
                 pager.move_out(region, first..first + MOVE_OUT_PAGES, slot, tier, cooling)
             });
+            if self.torture.gives_up() {
+                break;
+            }
         }
         if staged > 0 {
             let mib_s = rt.stores.config.move_mib_s;
             let wait_us = self.queue.charge(staged as u64 * PAGE_BYTES as u64, mib_s);
-            self.encode_staged(region, tier);
+            if self.torture.gives_up() {
+                stats::add(&rt.stats.given_up_pages, staged as u64);
+            } else {
+                self.encode_staged(region, tier);
+            }
             // Nothing may be in the slot when it is emptied: what was refused goes back, and the
             // pager may still be copying a page that was caught while encoding.
             // A page on its way from a slow medium looks the same for as long as that takes.
@@ -224,6 +235,7 @@ impl Mover {
 
     fn encode_staged(&mut self, region: &Region, tier: TierId) {
         let present = self.rt.pagemap.present(self.slot);
+        let (mut demoted, mut stopped) = (0, false);
         for i in 0..REGION_PAGES {
             let w = region.word(i);
             if w.state() != PageState::Staged || self.rt.is_paused() {
@@ -234,22 +246,37 @@ impl Mover {
                 region.replace(i, w, w.home(None));
                 continue;
             }
+            stopped |= self.torture.stops();
+            if stopped {
+                stats::add(&self.rt.stats.given_up_pages, 1);
+                continue;
+            }
             let Some(encoding) = w.begin_encode() else { continue };
             if region.replace(i, w, encoding) {
                 memory::read_page(self.slot + (i * PAGE_BYTES) as u64, &mut self.page);
-                let stored = self.store(encoding, tier);
+                let mut stored = self.store(encoding, tier);
+                if self.torture.drops_page() {
+                    stats::add(&self.rt.stats.given_up_pages, 1);
+                    stored.take().inspect(|&w| self.rt.forget(w));
+                }
                 let stamp = self.rt.window_stamp();
                 if let Some(next) = stored.or_else(|| encoding.refuse(stamp, None)) {
-                    self.settle(region, i, encoding, next);
+                    let is_down = matches!(next.state(), PageState::Stored | PageState::Same);
+                    demoted += u64::from(self.settle(region, i, encoding, next) && is_down);
                 }
             }
         }
+        stats::add(&self.rt.stats.demoted_pages, demoted);
     }
 
     /// Stores `self.page`; returns the word that says where, or that it was refused.
     fn store(&mut self, encoding: PageWord, tier: TierId) -> Option<PageWord> {
         let rt = self.rt;
         let counters = &rt.stats.tiers[tier.index()];
+        if self.torture.refuses_page() {
+            counters.refused[Refused::PoolFull as usize].fetch_add(1, Ordering::Relaxed);
+            return encoding.refuse(rt.window_stamp(), None);
+        }
         if let Some(v) = same_filled(&self.page) {
             let (low, high) = (v as u32, (v >> 32) as u32);
             if low == high {
@@ -286,10 +313,11 @@ impl Mover {
     }
 
     /// Puts the outcome of encoding into the page's word, unless somebody took the page back.
-    fn settle(&self, region: &Region, i: usize, encoding: PageWord, next: PageWord) {
+    /// Whether it did.
+    fn settle(&self, region: &Region, i: usize, encoding: PageWord, next: PageWord) -> bool {
         loop {
             if region.replace(i, encoding, next) {
-                return;
+                return true;
             }
             match region.word(i).state() {
                 // The pager is copying it; it may fail and put the word back.
@@ -297,7 +325,7 @@ impl Mover {
                 PageState::Encoding => {}
                 _ => {
                     self.rt.forget(next);
-                    return;
+                    return false;
                 }
             }
         }
@@ -319,12 +347,18 @@ impl Mover {
                 _ => None,
             };
             let Some(next) = next else { continue };
-            if region.replace(i, w, next) {
+            // (What is given up here is forgotten as if the page had gone home meanwhile.)
+            let keeps = !self.torture.drops_page();
+            if keeps && region.replace(i, w, next) {
                 self.rt.forget(w);
                 moved += 1;
             } else {
                 // It went home meanwhile.
                 self.rt.forget(next);
+                stats::add(&self.rt.stats.given_up_pages, u64::from(!keeps));
+            }
+            if self.torture.stops() {
+                break;
             }
         }
         stats::add(&self.rt.stats.migrated_pages, moved);

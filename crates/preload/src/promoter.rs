@@ -5,6 +5,8 @@
 
 use crate::region::Region;
 use crate::runtime::Runtime;
+use crate::stats;
+use crate::torture::Torture;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
 use terrace_store::{DecoderSet, Page};
 
@@ -16,13 +18,21 @@ pub struct Promoter {
     rt: &'static Runtime,
     decoders: DecoderSet,
     encoded: Box<Page>,
+    torture: Torture,
 }
 
 impl Promoter {
     /// A promoter for the calling thread.
     pub fn new(rt: &'static Runtime) -> Option<Promoter> {
         let decoders = rt.stores.decoders().ok()?;
-        Some(Promoter { rt, decoders, encoded: Box::new([0; PAGE_BYTES]) })
+        let torture = Torture::new(0, 0);
+        Some(Promoter { rt, decoders, encoded: Box::new([0; PAGE_BYTES]), torture })
+    }
+
+    /// With bad luck: only for a caller who does not need every page home.
+    pub fn tortured(mut self, torture: Torture) -> Promoter {
+        self.torture = torture;
+        self
     }
 
     /// Brings every stored page of a region home. Returns how many came.
@@ -39,6 +49,10 @@ impl Promoter {
             }
             if batch.len() == INSTALL_PAGES || (i == REGION_PAGES - 1 && !batch.is_empty()) {
                 let ready = std::mem::take(&mut batch);
+                if self.torture.gives_up() {
+                    stats::add(&self.rt.stats.given_up_pages, ready.len() as u64);
+                    continue;
+                }
                 pages += self.rt.doorbell.call(move |pager| pager.install(region, &ready));
             }
         }

@@ -96,6 +96,10 @@ pub struct Stats {
     pub migrated_pages: AtomicU64,
     /// Plan entries dropped.
     pub abandoned_moves: AtomicU64,
+    /// Pages that went into a tier.
+    pub demoted_pages: AtomicU64,
+    /// Pages on their way that a mover left where they were.
+    pub given_up_pages: AtomicU64,
     /// Waiting time of application threads.
     pub stalled_ns: AtomicU64,
     /// Wake-up overhead of a fault, measured at start.
@@ -120,6 +124,8 @@ impl Default for Stats {
             promoted_pages: zero(),
             migrated_pages: zero(),
             abandoned_moves: zero(),
+            demoted_pages: zero(),
+            given_up_pages: zero(),
             stalled_ns: zero(),
             fault_overhead_ns: zero(),
             children_pending: zero(),

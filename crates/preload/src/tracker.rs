@@ -27,6 +27,11 @@ const AGE_WINDOWS_MIN: u8 = 1;
 /// Share of a region's pages that must be present before it is registered, because a registered
 /// hole costs a fault of 10 us instead of 1 us.
 const PRESENT_SHARE_MIN: f64 = 0.75;
+/// The same two on a torture run. Not less: the data of shared libraries is in small mappings, ours
+/// too, and the pager must not wait for itself.
+const TORTURE_MAPPING_BYTES_MIN: u64 = 1 << 20;
+/// See above.
+const TORTURE_PRESENT_SHARE_MIN: f64 = 0.25;
 /// Faults on fresh memory in one window that make a region count as churned.
 const CHURN_FAULTS: u32 = 128;
 /// Windows a churned region is left alone.
@@ -69,6 +74,10 @@ impl Tracker {
         self.rt.table.all().into_iter().filter(|r| r.is_followed()).map(report).collect()
     }
 
+    fn is_tortured(&self) -> bool {
+        self.rt.stores.config.torture_seed != 0
+    }
+
     /// Looks at the address space: counts what is resident, registers regions that have settled,
     /// gives up churned ones.
     fn follow(&mut self) {
@@ -93,8 +102,10 @@ impl Tracker {
                 _ => found.push((m.start, m.end)),
             }
         });
+        let tortured = self.is_tortured();
         let mut kept = None;
-        for (start, end) in found.into_iter().filter(|(a, b)| b - a >= MAPPING_BYTES_MIN) {
+        let least = if tortured { TORTURE_MAPPING_BYTES_MIN } else { MAPPING_BYTES_MIN };
+        for (start, end) in found.into_iter().filter(|(a, b)| b - a >= least) {
             self.look_at(start, end, &mut kept);
         }
     }
@@ -138,7 +149,8 @@ impl Tracker {
             return;
         }
         let held = pages.clone().filter(|&i| r.word(i).state() != PageState::Home).count();
-        if (present + held) as f64 >= PRESENT_SHARE_MIN * pages.len() as f64 {
+        let share = if self.is_tortured() { TORTURE_PRESENT_SHARE_MIN } else { PRESENT_SHARE_MIN };
+        if (present + held) as f64 >= share * pages.len() as f64 {
             let range = pages.clone();
             if self.is_kept(r, &pages, kept) {
                 return;

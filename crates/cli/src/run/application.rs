@@ -13,7 +13,9 @@ use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 use terrace_core::cost::{tco_measured, MeasuredTier, TierCost};
 use terrace_core::hotness::{RegionHistory, WindowSeen};
-use terrace_core::plan::{Analytical, Model, Plan, Policy, RegionView, Threshold, Waterfall};
+use terrace_core::plan::{
+    Analytical, Model, Plan, Policy, RegionView, Threshold, Torture, Waterfall,
+};
 use terrace_core::tier::{MediumKind, Pool, TierId};
 use terrace_core::wire::{
     split_message, Configure, FromRuntime, PlanEntry, RegionReport, Report, TierConfig, ToRuntime,
@@ -59,12 +61,14 @@ pub(super) struct Application {
 impl Application {
     pub(super) fn new(pid: u32, stream: UnixStream, shared: Arc<Shared>) -> Application {
         let policy = shared.config.policy;
+        let torture_seed = shared.config.run.torture_seed;
         Application {
             pid,
             command: command_of(pid),
             stream,
             buffer: Vec::new(),
             policy: match policy.kind {
+                _ if torture_seed != 0 => Some(Box::new(Torture::new(torture_seed))),
                 PolicyKind::None => None,
                 PolicyKind::Analytical => {
                     // A page comes back somewhere in a window and cools for the given number of
@@ -156,6 +160,7 @@ impl Application {
                     place: t.medium.place.clone(),
                 })
                 .collect(),
+            torture_seed: c.run.torture_seed,
         }
     }
 
@@ -170,12 +175,16 @@ impl Application {
         let mut moves = plan.moves.clone();
         // What is in use and in the wrong place first, hottest first, then the coldest downwards:
         // if time runs out, what was not done is what mattered least.
-        moves.sort_by(|a, b| {
+        let by_importance = |a: &terrace_core::plan::Move, b: &terrace_core::plan::Move| {
             let hot = |m: &terrace_core::plan::Move| regions[m.region as usize].hotness;
             let up = |m: &terrace_core::plan::Move| m.to == TierId::DRAM;
             let order = if up(a) { hot(b).total_cmp(&hot(a)) } else { hot(a).total_cmp(&hot(b)) };
             up(b).cmp(&up(a)).then(order).then(a.id.cmp(&b.id))
-        });
+        };
+        // Torture has an order of its own.
+        if self.shared.config.run.torture_seed == 0 {
+            moves.sort_by(by_importance);
+        }
         let entries = moves.iter().map(|m| PlanEntry { region: m.id, tier: m.to }).collect();
         (Some(plan), entries)
     }
@@ -247,6 +256,9 @@ impl Application {
             "sample_faults": report.sample_faults,
             "staged_faults": report.staged_faults,
             "ahead_pages": report.ahead_pages,
+            "demoted_pages": report.demoted_pages,
+            "given_up_pages": report.given_up_pages,
+            "pages_moved": pages_moved(report),
         });
         self.shared.publish(ApplicationStatus {
             pid: self.pid,
@@ -300,7 +312,8 @@ impl Application {
         json!({
             "pid": self.pid, "command": self.command,
             "window": report.window, "t_s": self.first_seen.elapsed().as_secs_f64(),
-            "preset": config.preset, "policy": policy.kind.name(),
+            "preset": config.preset,
+            "policy": if config.run.torture_seed != 0 { "torture" } else { policy.kind.name() },
             "alpha": (policy.kind == PolicyKind::Analytical).then_some(policy.alpha),
             "threshold": threshold,
             "tracker": self.tracker,
@@ -318,6 +331,15 @@ impl Application {
                 "why": why,
                 "solve_ms": solve.as_secs_f64() * 1e3,
             },
+            "moves_total": {
+                "demoted": report.demoted_pages,
+                "migrated": report.migrated_pages,
+                "promoted": report.promoted_pages,
+                "faulted": faulted_pages(report),
+                "given_up": report.given_up_pages,
+            },
+            "pages_moved": pages_moved(report),
+            "faults_total": report.tiers.iter().map(|t| t.faults).sum::<u64>(),
         })
     }
 
@@ -395,6 +417,19 @@ struct Money {
     saved: f64,
     usd_per_month: f64,
     usd_saved_real: f64,
+}
+
+/// Pages that came home because somebody touched them or one of their neighbours: from a tier, or
+/// caught on the way there.
+fn faulted_pages(report: &Report) -> u64 {
+    let from_tiers: u64 = report.tiers.iter().map(|t| t.faults).sum();
+    from_tiers + report.ahead_pages + report.staged_faults
+}
+
+/// Times that a page's bytes changed their place for good: down, across, up, since the start.
+fn pages_moved(report: &Report) -> u64 {
+    let planned = report.demoted_pages + report.migrated_pages + report.promoted_pages;
+    planned + faulted_pages(report)
 }
 
 fn threshold(t: config::Threshold) -> Threshold {

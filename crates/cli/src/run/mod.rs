@@ -30,6 +30,11 @@ pub struct RunArgs {
     /// Where tiering is not possible, run the program untiered and say so
     #[arg(long)]
     best_effort: bool,
+    /// For tests: windows of 0.1 s, everything goes to tiers at random, moves are given up at
+    /// random. Without a seed, one is made up and named (docs/configuration.md)
+    #[arg(long, value_name = "SEED", num_args = 0..=1, require_equals = true,
+          default_missing_value = "0")]
+    torture: Option<u64>,
     /// Say nothing unless something is wrong
     #[arg(long, short)]
     quiet: bool,
@@ -40,7 +45,17 @@ pub struct RunArgs {
 
 /// Runs the program; the result is the exit code to end with.
 pub fn run(args: RunArgs) -> Result<i32> {
-    let config = args.config.resolve()?;
+    let mut config = args.config.resolve()?;
+    if let Some(seed) = args.torture {
+        let seed = if seed == 0 { seed_of_now() } else { seed };
+        config.torture(seed);
+        // Said in any case: nobody shall wonder why a program is this slow.
+        eprintln!(
+            "terrace: torture run: everything goes down within {} s and anywhere at random; \
+             --torture={seed} repeats it",
+            config.run.window_s
+        );
+    }
     if let (Some(note), false) = (&config.tiers_note, args.quiet) {
         eprintln!("terrace: {note}");
     }
@@ -79,6 +94,13 @@ pub fn run(args: RunArgs) -> Result<i32> {
         }
     }
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// A seed that is another one each time.
+fn seed_of_now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(1, |d| d.as_nanos() as u64);
+    (nanos ^ u64::from(std::process::id()).rotate_left(48)).max(1)
 }
 
 /// The program and the runtime to load into it, or why it cannot be tiered.

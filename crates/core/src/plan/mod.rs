@@ -8,6 +8,7 @@
 //! |---|---|---|---|
 //! | [`Waterfall`] | `waterfall.rs` | 5.1 | demote a share of the data, a tier further each window |
 //! | [`Analytical`] | `analytical.rs` | 5.2 | least time in faults for a budget of money |
+//! | [`Torture`] | `torture.rs` | - | everything down, anywhere, at random: for tests |
 //!
 //! `mckp.rs` is the solver behind the second, `closing.rs` its last step.
 
@@ -16,9 +17,11 @@ mod closing;
 pub mod mckp;
 #[cfg(test)]
 mod mckp_fuzz;
+pub mod torture;
 mod waterfall;
 
 pub use analytical::{Analytical, Expected, Model, RegionChoices};
+pub use torture::Torture;
 pub use waterfall::{Threshold, Waterfall};
 
 use core::fmt;
@@ -137,6 +140,11 @@ pub enum Why {
         /// Promoted because most of it had faulted back and it is not cold.
         back: u64,
     },
+    /// Everything goes somewhere, at random.
+    Torture {
+        /// What is drawn from.
+        seed: u64,
+    },
 }
 
 impl fmt::Display for Why {
@@ -160,6 +168,9 @@ impl fmt::Display for Why {
                 "{cold} regions at or below {hotness_max:.1} pages a window go to T1, {further} \
                  that stayed untouched go one tier further, {back} in use again return to DRAM"
             ),
+            Why::Torture { seed } => {
+                write!(f, "torture with seed {seed}: everything goes somewhere, at random")
+            }
         }
     }
 }

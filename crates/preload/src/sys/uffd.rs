@@ -370,8 +370,8 @@ fn decode(m: &Msg) -> Option<Event> {
     }
 }
 
-/// Messages waiting to be handled, in arrival order. Fixed size: the pager never reads when fewer
-/// than [`READ_BATCH`] places are free.
+/// Messages waiting to be handled: events before faults, each in arrival order. Fixed size: the
+/// pager never reads when fewer than [`READ_BATCH`] places are free.
 #[derive(Debug)]
 pub struct EventBuffer {
     ring: Box<[Option<Event>]>,
@@ -407,15 +407,12 @@ impl EventBuffer {
         self.len += 1;
     }
 
-    /// The oldest message.
+    /// The message to handle next: the oldest event, and if there is none, the oldest fault. A fault
+    /// that was read together with an event must not be served before it: once the event was read
+    /// the kernel lets both our ioctls and the change go on, and a page filled after the kernel has
+    /// dropped the range would be there with what the program has thrown away.
     pub fn pop(&mut self) -> Option<Event> {
-        if self.len == 0 {
-            return None;
-        }
-        let e = self.ring[self.head].take();
-        self.head = (self.head + 1) % EventBuffer::PLACES;
-        self.len -= 1;
-        e
+        self.pop_event().or_else(|| self.take_first(|_| true))
     }
 
     /// The oldest message that is not a fault, leaving the faults in order. Events must be handled
@@ -434,7 +431,7 @@ impl EventBuffer {
     }
 
     /// Where a page that is at `page` now will be when the waiting events have been handled. `None`
-    /// if it will be gone.
+    /// if it will be gone, or empty.
     pub fn now_at(&self, page: u64) -> Option<u64> {
         let mut at = page;
         for n in 0..self.len {
@@ -442,7 +439,11 @@ impl EventBuffer {
                 Some(Event::Remap { from, to, len }) if (from..from + len).contains(&at) => {
                     at = at - from + to;
                 }
-                Some(Event::Unmap { start, end }) if (start..end).contains(&at) => return None,
+                Some(Event::Unmap { start, end } | Event::Remove { start, end })
+                    if (start..end).contains(&at) =>
+                {
+                    return None;
+                }
                 _ => {}
             }
         }
@@ -495,16 +496,31 @@ mod tests {
             b.push(fault(i));
             b.pop();
         }
-        let remove = Event::Remove { start: 0, end: 1 };
-        for e in [fault(1), fault(2), remove, fault(3)] {
+        let (remove, unmap) =
+            (Event::Remove { start: 0, end: 1 }, Event::Unmap { start: 0, end: 1 });
+        for e in [fault(1), fault(2), remove, fault(3), unmap] {
             b.push(e);
         }
         assert_eq!(b.pop_event(), Some(remove));
+        assert_eq!(b.pop(), Some(unmap), "no fault is served before an event that was read");
         assert_eq!(b.pop_event(), None);
         assert_eq!(
-            [b.pop(), b.pop(), b.pop(), b.pop()].map(|e| e.is_some()),
-            [true, true, true, false]
+            [b.pop(), b.pop(), b.pop(), b.pop()],
+            [Some(fault(1)), Some(fault(2)), Some(fault(3)), None]
         );
+    }
+
+    #[test]
+    fn a_page_is_followed_through_the_events_that_wait() {
+        let mut b = EventBuffer::new();
+        b.push(Event::Remap { from: 0x1000, to: 0x5000, len: 0x2000 });
+        b.push(Event::Remap { from: 0x5000, to: 0x1000, len: 0x1000 });
+        assert_eq!(b.now_at(0x1000), Some(0x1000));
+        assert_eq!(b.now_at(0x2000), Some(0x6000));
+        b.push(Event::Remove { start: 0x6000, end: 0x7000 });
+        assert_eq!((b.now_at(0x2000), b.now_at(0x7000)), (None, Some(0x7000)));
+        b.push(Event::Unmap { start: 0x7000, end: 0x8000 });
+        assert_eq!(b.now_at(0x7000), None);
     }
 
     #[test]

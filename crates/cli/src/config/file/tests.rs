@@ -71,7 +71,8 @@ fn every_key_is_read() {
             move_mib_s: 0,
             samples_per_region: 8,
             cutoff_bytes: 3000,
-            cooling_windows: 1
+            cooling_windows: 1,
+            torture_seed: 0
         }
     );
 }
