@@ -14,6 +14,7 @@ use crate::runtime::Runtime;
 use crate::samples::SampleSlots;
 use crate::stats::{self, Stats};
 use crate::stores::Stores;
+use crate::sys::inherit::Smaps;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{media, memory, proc, thread};
 use crate::tracker::Tracker;
@@ -63,7 +64,8 @@ pub fn run(path: &std::path::Path) {
             return;
         }
     };
-    let (tracker, trainer) = (Tracker::new(rt), training::start(rt));
+    let Some(tracker) = Tracker::new(rt) else { return };
+    let trainer = training::start(rt);
     Agent { rt, queue, tracker, trainer, link, estimates: Vec::new(), estimated_with: 0 }.serve();
 }
 
@@ -112,6 +114,7 @@ fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue
         stats: Stats::default(),
         unreadable: memory::carve_unreadable(REGION_BYTES)?,
         pagemap: proc::Pagemap::open()?,
+        smaps: Smaps::open()?,
         doorbell: Doorbell::new(uffd)?,
         samples: SampleSlots::new(uffd)?,
         window: AtomicU32::new(1),

@@ -8,7 +8,12 @@
 //! knows that it is not whole and ends.
 //!
 //! *Without fork events* the child's registrations vanish silently, so before such a fork every
-//! page is brought home, and until it is over none is taken.
+//! page is brought home, and until it is over none is taken. A child that was made without libc
+//! (a `clone` instruction of the program's own) does not get registered memory at all and ends when
+//! it touches it (`pager/heirs.rs`).
+//!
+//! `_Fork`, `clone` and `syscall` are covered like `fork` (`sys/clones.rs`). A process that is made
+//! to share the memory would go on without our threads: the runtime retires before that.
 //!
 //! A parent that ends first waits for its children to be whole.
 
@@ -18,19 +23,25 @@ use crate::promoter::Promoter;
 use crate::runtime::Runtime;
 use crate::stats;
 use crate::sys::{memory, proc, thread};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
 
 /// Address of the sentinel page, 0 if there is none.
 static SENTINEL: AtomicU64 = AtomicU64::new(0);
-/// Set in a forked child: it has no runtime.
-static CHILD: AtomicBool = AtomicBool::new(false);
+/// Id of the process that the runtime's threads are in.
+static PID: AtomicU32 = AtomicU32::new(0);
+/// Forks under way that the kernel does not announce.
+static UNDER_WAY: Mutex<u32> = Mutex::new(0);
+/// Nothing is tiered any more.
+static RETIRED: AtomicBool = AtomicBool::new(false);
 /// What the sentinel page is filled with, in a child that is whole and, should anything touch it
 /// there, in the parent.
 pub static WHOLE: [u8; PAGE_BYTES] = [1; PAGE_BYTES];
 
 /// Makes the sentinel, once the pager serves.
 pub fn set_up(rt: &Runtime) {
+    PID.store(std::process::id(), Ordering::Relaxed);
     if !rt.sees_forks() {
         return;
     }
@@ -53,7 +64,7 @@ pub fn sentinel() -> Option<u64> {
 
 /// The runtime of this process; a forked child has none.
 pub fn runtime() -> Option<&'static Runtime> {
-    agent::RUNTIME.get().copied().filter(|_| !CHILD.load(Ordering::Relaxed))
+    agent::RUNTIME.get().copied().filter(|_| memory::is_original())
 }
 
 /// The runtime whose forks the kernel does not announce, if that is ours.
@@ -63,24 +74,52 @@ fn unannounced() -> Option<&'static Runtime> {
 
 /// In the parent, before a fork.
 pub extern "C" fn prepare() {
-    if let Some(rt) = unannounced() {
-        rt.paused.fetch_add(1, Ordering::AcqRel);
-        bring_all_home(rt);
-    }
+    let Some(rt) = unannounced() else { return };
+    // Handlers of signals may fork as well.
+    thread::without_signals(|| {
+        let mut under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
+        if *under_way == 0 {
+            rt.paused.fetch_add(1, Ordering::AcqRel);
+            bring_all_home(rt);
+            rt.doorbell.call(|pager| pager.give_to_children());
+        }
+        *under_way += 1;
+    });
 }
 
 /// In the parent, after a fork.
 pub extern "C" fn in_parent() {
-    if let Some(rt) = unannounced() {
-        rt.paused.fetch_sub(1, Ordering::AcqRel);
+    let Some(rt) = unannounced() else { return };
+    thread::without_signals(|| {
+        let mut under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
+        *under_way = under_way.saturating_sub(1);
+        if *under_way == 0 {
+            rt.doorbell.call(|pager| pager.take_from_children());
+            rt.paused.fetch_sub(1, Ordering::AcqRel);
+        }
+    });
+}
+
+/// Stops tiering for good: everything is brought home and nothing is registered any more.
+pub fn retire() {
+    let Some(rt) = runtime() else { return };
+    if RETIRED.swap(true, Ordering::AcqRel) {
+        return;
     }
+    thread::without_signals(|| {
+        rt.paused.fetch_add(1, Ordering::AcqRel);
+        bring_all_home(rt);
+        rt.doorbell.call(|pager| pager.unregister_all());
+    });
 }
 
 /// In the child, before `fork` returns there: lets go of the parent's descriptors - it must hold
 /// neither the planner's connection open nor the parent's registrations - and waits until it is
 /// whole.
 pub extern "C" fn in_child() {
-    CHILD.store(true, Ordering::Relaxed);
+    if memory::is_original() {
+        return;
+    }
     interpose::close_ours();
     let page = SENTINEL.swap(0, Ordering::Relaxed);
     if page != 0 && memory::read_byte_of_copied(page) == 0 {
@@ -94,10 +133,9 @@ pub extern "C" fn in_child() {
 
 /// Before the process ends: children that still miss pages get them first.
 pub extern "C" fn at_exit() {
-    let Some(rt) = agent::RUNTIME.get() else { return };
-    if CHILD.load(Ordering::Relaxed) || !rt.sees_forks() {
-        return;
-    }
+    // A child that only borrows this memory (vfork) ends without us.
+    let is_owner = || PID.load(Ordering::Relaxed) == std::process::id();
+    let Some(rt) = runtime().filter(|rt| rt.sees_forks() && is_owner()) else { return };
     // The pager counts a child when it reads the fork's event; a call behind that event says that
     // it has. Not worth a hang: if the bell cannot be had, the children look after themselves.
     if rt.doorbell.try_call(|_| ()).is_some() {

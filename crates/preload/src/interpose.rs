@@ -8,6 +8,7 @@
 
 use crate::forks;
 use crate::locked;
+use crate::sys::{clones, memory};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
@@ -15,9 +16,9 @@ type DupFn = unsafe extern "C" fn(libc::c_int, libc::c_int) -> libc::c_int;
 type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> libc::c_int;
 type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
 
-/// Descriptors of ours: the userfaultfd, the link to the planner, the pagemap, and one for each
-/// medium on a device or node.
-const OURS_MAX: usize = 4 + terrace_core::tier::MAX_TIERS;
+/// Descriptors of ours: the userfaultfd, the link to the planner, three files of `/proc`, and one
+/// for each medium on a device or node.
+const OURS_MAX: usize = 6 + terrace_core::tier::MAX_TIERS;
 static OURS: [AtomicI32; OURS_MAX] = [const { AtomicI32::new(-1) }; OURS_MAX];
 
 /// Keeps `fd` from being closed by the application.
@@ -37,11 +38,12 @@ pub fn unprotect_fd(fd: i32) {
 }
 
 fn is_ours(fd: i32) -> bool {
-    fd >= 0 && OURS.iter().any(|o| o.load(Ordering::Relaxed) == fd)
+    let named = fd >= 0 && OURS.iter().any(|o| o.load(Ordering::Relaxed) == fd);
+    named && memory::is_original()
 }
 
 /// The next definition of a libc function, found once.
-fn next(cache: &AtomicUsize, name: &std::ffi::CStr) -> usize {
+pub(crate) fn next(cache: &AtomicUsize, name: &std::ffi::CStr) -> usize {
     match cache.load(Ordering::Relaxed) {
         0 => {
             // SAFETY: a look-up by a NUL-terminated name.
@@ -65,6 +67,7 @@ pub fn resolve() {
     next(&DUP2, c"dup2");
     next(&DUP3, c"dup3");
     next(&CLOSE_RANGE, c"close_range");
+    clones::resolve();
 }
 
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
@@ -138,6 +141,9 @@ pub unsafe extern "C" fn close_range(
     // SAFETY: what `dlsym` found under this name has this type.
     let real: RangeFn = unsafe { std::mem::transmute(real) };
     let mut ours: [u32; OURS_MAX] = OURS.each_ref().map(|o| o.load(Ordering::Relaxed) as u32);
+    if !memory::is_original() {
+        ours = [u32::MAX; OURS_MAX];
+    }
     ours.sort_unstable();
     let mut from = first;
     for fd in ours.into_iter().filter(|&fd| fd >= first && fd <= last && fd < i32::MAX as u32) {

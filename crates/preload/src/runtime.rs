@@ -6,6 +6,7 @@ use crate::region::{Region, RegionTable};
 use crate::samples::SampleSlots;
 use crate::stats::Stats;
 use crate::stores::Stores;
+use crate::sys::inherit::Smaps;
 use crate::sys::proc::Pagemap;
 use crate::sys::uffd::Uffd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,6 +29,8 @@ pub struct Runtime {
     pub unreadable: u64,
     /// Which pages are present.
     pub pagemap: Pagemap,
+    /// What children get of each mapping.
+    pub smaps: Smaps,
     /// How to reach the pager.
     pub doorbell: Doorbell,
     /// Pages that loaders are to fetch.

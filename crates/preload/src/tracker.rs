@@ -12,6 +12,7 @@
 
 use crate::region::{for_overlap, page_index, Region};
 use crate::runtime::Runtime;
+use crate::sys::inherit::Inherited;
 use crate::sys::memory;
 use crate::sys::proc;
 use std::ops::Range;
@@ -44,12 +45,13 @@ const COOLED_PAGES_MIN: u16 = 32;
 #[derive(Debug)]
 pub struct Tracker {
     rt: &'static Runtime,
+    maps: proc::Maps,
 }
 
 impl Tracker {
     /// A tracker for the runtime.
-    pub fn new(rt: &'static Runtime) -> Tracker {
-        Tracker { rt }
+    pub fn new(rt: &'static Runtime) -> Option<Tracker> {
+        Some(Tracker { rt, maps: proc::Maps::open()? })
     }
 
     /// Closes the window: samples go home, and every followed region is reported.
@@ -90,7 +92,7 @@ impl Tracker {
             }
         }
         let mut found: Vec<(u64, u64)> = Vec::new();
-        proc::private_anonymous(&proc::maps(), |m| {
+        proc::private_anonymous(&self.maps.text(), |m| {
             if memory::is_own(m.start, m.end) {
                 return;
             }
@@ -101,15 +103,16 @@ impl Tracker {
             }
         });
         let tortured = self.is_tortured();
+        let mut kept = None;
         let least = if tortured { TORTURE_MAPPING_BYTES_MIN } else { MAPPING_BYTES_MIN };
         for (start, end) in found.into_iter().filter(|(a, b)| b - a >= least) {
-            self.look_at(start, end);
+            self.look_at(start, end, &mut kept);
         }
     }
 
     /// Counts the present pages of one mapping into its regions, then considers those that have
     /// any. A region without pages gets no record: mappings may be giant and empty.
-    fn look_at(&mut self, start: u64, end: u64) {
+    fn look_at(&mut self, start: u64, end: u64, kept: &mut Option<Vec<Inherited>>) {
         let table = &self.rt.table;
         let mut there: Vec<(&'static Region, u16)> = Vec::new();
         self.rt.pagemap.scan(start, end, |a, b| {
@@ -128,11 +131,17 @@ impl Tracker {
         for (r, present) in there {
             let first = page_index(start.max(r.base));
             let last = ((end.min(r.base + REGION_BYTES) - r.base) / PAGE_BYTES as u64) as usize;
-            self.consider(r, first..last, usize::from(present));
+            self.consider(r, first..last, usize::from(present), kept);
         }
     }
 
-    fn consider(&mut self, r: &'static Region, pages: Range<usize>, present: usize) {
+    fn consider(
+        &mut self,
+        r: &'static Region,
+        pages: Range<usize>,
+        present: usize,
+        kept: &mut Option<Vec<Inherited>>,
+    ) {
         let age = r.age_windows.load(Ordering::Relaxed);
         r.age_windows.store(age.saturating_add(1), Ordering::Relaxed);
         let resting = r.rest_windows.load(Ordering::Relaxed) > 0;
@@ -143,10 +152,29 @@ impl Tracker {
         let share = if self.is_tortured() { TORTURE_PRESENT_SHARE_MIN } else { PRESENT_SHARE_MIN };
         if (present + held) as f64 >= share * pages.len() as f64 {
             let range = pages.clone();
+            if self.is_kept(r, &pages, kept) {
+                return;
+            }
             if self.rt.doorbell.call(move |pager| pager.register(r, range.clone())) {
                 r.resident.store(present as u16, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Whether the program itself keeps any of `pages` from its children. Registered memory is kept
+    /// from them too while forks are not announced, and one could not be told from the other when
+    /// that is lifted. `kept` is read at the first question of a window.
+    fn is_kept(&self, r: &Region, pages: &Range<usize>, kept: &mut Option<Vec<Inherited>>) -> bool {
+        if self.rt.sees_forks() {
+            return false;
+        }
+        if kept.is_none() {
+            *kept = self.rt.smaps.inherited();
+        }
+        let (start, end) = (r.address(pages.start), r.address(pages.end));
+        let overlaps = |m: &Inherited| m.start < end && start < m.end;
+        // What cannot be known counts as kept.
+        kept.as_ref().is_none_or(|all| all.iter().any(|m| m.absent && !m.registered && overlaps(m)))
     }
 
     /// Opens a window: takes the samples. After the plan is known, because pages of a region that

@@ -202,7 +202,31 @@ impl Pager {
             }
         }
         missing.sort_by_key(|m| m.region.base);
+        self.leave_out_wiped(&mut missing);
         self.adopt(Born { fd, missing, moves: Vec::new(), registered: self.registered() });
+    }
+
+    /// Takes off the list what a child gets empty because its parent said so (`MADV_WIPEONFORK`).
+    /// The flag is looked at after the fork. Who changes it in between does so beside the fork, and
+    /// has no say in which came first.
+    fn leave_out_wiped(&self, missing: &mut [Missing]) {
+        if missing.is_empty() {
+            return;
+        }
+        let mut wiped = self.rt.smaps.inherited().unwrap_or_default();
+        wiped.retain(|m| m.wiped && !memory::is_own(m.start, m.end));
+        if wiped.is_empty() {
+            return;
+        }
+        for m in missing {
+            let region = m.region;
+            for i in 0..REGION_PAGES {
+                let page = region.address(i);
+                if wiped.iter().any(|w| (w.start..w.end).contains(&page)) {
+                    m.bits[i / 64] &= !(1 << (i % 64));
+                }
+            }
+        }
     }
 
     /// What is registered, by address and length, in runs.

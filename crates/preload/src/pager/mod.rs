@@ -29,6 +29,7 @@ mod ahead;
 pub mod child;
 pub mod doorbell;
 mod events;
+mod heirs;
 mod loads;
 mod moves;
 

@@ -4,8 +4,8 @@
 use super::Pager;
 use crate::mover::{Refused, RETRY_WINDOWS};
 use crate::region::Region;
-use crate::sys::thread;
 use crate::sys::uffd::Failure;
+use crate::sys::{inherit, thread};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
@@ -22,21 +22,24 @@ impl Pager {
     /// mapping is gone or of another kind, or there are too many mappings.
     pub fn register(&mut self, region: &Region, pages: Range<usize>) -> bool {
         let len = (pages.len() * PAGE_BYTES) as u64;
-        if self.uffd.register_missing(region.address(pages.start), len).is_err() {
+        // While a fork is under way the set of what is registered stays as it is.
+        if self.rt.is_paused()
+            || self.uffd.register_missing(region.address(pages.start), len).is_err()
+        {
             return false;
         }
         // The kernel registers what there is and skips holes. What was unmapped since the caller
         // looked is such a hole, of which there is no event: whatever is mapped there next must not
         // pass for registered.
         if self.is_whole(region, pages.clone()) {
-            region.set_registered(pages, true);
-            return true;
+            region.set_registered(pages.clone(), true);
+            return self.keep_from_children(region, pages);
         }
         let mut any = false;
         for i in pages {
             if self.is_whole(region, i..i + 1) {
                 region.set_registered(i..i + 1, true);
-                any = true;
+                any |= self.keep_from_children(region, i..i + 1);
             }
         }
         any
@@ -44,7 +47,7 @@ impl Pager {
 
     /// Whether all of `pages` lies in one mapping that is registered, by the word of the kernel
     /// after every change before was handled. An unmapping from now on has its event.
-    fn is_whole(&mut self, region: &Region, pages: Range<usize>) -> bool {
+    pub(super) fn is_whole(&mut self, region: &Region, pages: Range<usize>) -> bool {
         let (start, len) = (region.address(pages.start), (pages.len() * PAGE_BYTES) as u64);
         loop {
             match self.uffd.is_registered(start, len, self.rt.unreadable) {
@@ -62,6 +65,9 @@ impl Pager {
         self.settle_zaps(region);
         for pages in runs((0..REGION_PAGES).filter(|&i| region.is_registered(i))) {
             let len = (pages.len() * PAGE_BYTES) as u64;
+            if !self.rt.sees_forks() {
+                inherit::set_inherited(region.address(pages.start), len, true);
+            }
             // Gone already if this fails; the bits must go either way.
             let _ = self.uffd.unregister(region.address(pages.start), len);
             region.set_registered(pages, false);
@@ -268,7 +274,7 @@ impl Pager {
 }
 
 /// Consecutive numbers as ranges.
-fn runs(numbers: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+pub(super) fn runs(numbers: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let mut out: Vec<Range<usize>> = Vec::new();
     for n in numbers {
         match out.last_mut() {

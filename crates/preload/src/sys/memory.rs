@@ -20,10 +20,12 @@ const SLOTS_BYTES: u64 = 4 << 30;
 
 static BASE: AtomicU64 = AtomicU64::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(0);
+/// A page that the kernel empties in every process that has a copy of this one's memory.
+static WITNESS: AtomicU64 = AtomicU64::new(0);
 static HEAP_USED: AtomicU64 = AtomicU64::new(0);
 
-/// Every mapping of the runtime: heap, slots and one arena for each tier.
-const RANGES_MAX: usize = 3 + MAX_TIERS + super::thread::THREADS_MAX;
+/// Every mapping of the runtime: heap, slots, witness, sentinel, stacks, an arena for each tier.
+const RANGES_MAX: usize = 4 + MAX_TIERS + super::thread::THREADS_MAX;
 static RANGES: [(AtomicU64, AtomicU64); RANGES_MAX] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RANGES_MAX];
 static RANGES_USED: AtomicUsize = AtomicUsize::new(0);
@@ -72,6 +74,17 @@ pub(super) fn own(start: u64, len: u64) -> bool {
 /// Maps the range that [`carve`] takes from. Called once, before anything else of the runtime;
 /// `false` if the system refuses (strict overcommit, RLIMIT_AS).
 pub fn reserve() -> bool {
+    let Some(witness) = map_copied(PAGE_BYTES as u64) else { return false };
+    // SAFETY: our own page, made just now. It is written once, before its address is published.
+    let marked = unsafe {
+        let page = witness as *mut libc::c_void;
+        page.cast::<u8>().write(1);
+        libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0
+    };
+    if !marked {
+        return false;
+    }
+    WITNESS.store(witness, Ordering::Release);
     let Some(base) = map(SLOTS_BYTES + REGION_BYTES, InChild::Absent) else { return false };
     NEXT.store(base.next_multiple_of(REGION_BYTES), Ordering::Relaxed);
     BASE.store(base, Ordering::Release);
@@ -81,6 +94,13 @@ pub fn reserve() -> bool {
 /// Whether the runtime has taken address space in this process.
 pub fn is_reserved() -> bool {
     BASE.load(Ordering::Acquire) != 0
+}
+
+/// Whether this is the address space that the runtime was started in, and not a child's copy of it,
+/// however that child was made. A process that shares the memory counts as the same.
+pub fn is_original() -> bool {
+    let page = WITNESS.load(Ordering::Acquire);
+    page == 0 || read_byte_of_copied(page) == 1
 }
 
 /// Whether any byte of `[start, end)` is the runtime's.

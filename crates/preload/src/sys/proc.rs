@@ -1,7 +1,7 @@
 //! What the runtime reads about its own process, without the application's heap.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::os::fd::{AsRawFd, RawFd};
 
 /// A candidate range of the address space: private, anonymous, readable and writable.
@@ -33,13 +33,27 @@ pub fn private_anonymous(maps: &str, mut keep: impl FnMut(Mapping)) {
     }
 }
 
-/// The text of `/proc/self/maps`.
-pub fn maps() -> String {
-    let mut text = String::new();
-    if let Ok(mut f) = File::open("/proc/self/maps") {
-        let _ = f.read_to_string(&mut text);
+/// `/proc/self/maps`, open: it stays readable after a chroot or a change of user.
+#[derive(Debug)]
+pub struct Maps(File);
+
+impl Maps {
+    /// Opens it, on a descriptor that the application cannot close.
+    pub fn open() -> Option<Maps> {
+        let file = File::open("/proc/self/maps").ok()?;
+        let fd = raise_fd(file.as_raw_fd())?;
+        crate::interpose::protect_fd(fd);
+        Some(Maps(file_from(fd)))
     }
-    text
+
+    /// Its text as of now; empty if it cannot be read.
+    pub fn text(&mut self) -> String {
+        let mut text = String::new();
+        if self.0.rewind().is_err() || self.0.read_to_string(&mut text).is_err() {
+            text.clear();
+        }
+        text
+    }
 }
 
 /// Page presence from `/proc/self/pagemap`. Opened once, on a descriptor that the application
@@ -135,6 +149,16 @@ pub fn read_application_page(address: u64, out: &mut [u8; 4096]) -> bool {
     // SAFETY: the kernel writes at most iov_len bytes to our buffer and checks the other side.
     let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     n == out.len() as isize
+}
+
+/// Copies words of the application by their address, with an error where they cannot be read.
+pub fn read_application_words(address: u64, out: &mut [u64]) -> bool {
+    let len = std::mem::size_of_val(out);
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: len };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len };
+    // SAFETY: the kernel writes at most iov_len bytes to our buffer and checks the other side.
+    let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    n == len as isize
 }
 
 /// Resident set of the process and the part of it that is of files and shared memory, bytes.

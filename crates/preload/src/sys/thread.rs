@@ -66,6 +66,21 @@ pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
     }
 }
 
+/// Runs `work` with every signal blocked, so that no handler finds the calling thread in it.
+pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: the sets are plain data, filled in before they are used; the mask that is put back is
+    // the one that was found.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let done = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        done
+    }
+}
+
 /// Kernel id of the calling thread.
 pub fn gettid() -> u32 {
     // SAFETY: a system call without arguments.

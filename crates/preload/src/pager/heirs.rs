@@ -1,0 +1,86 @@
+//! What children get of registered memory, where the kernel does not tell us of forks.
+//!
+//! Without fork events a child's registrations vanish, and what was in tiers would read as zeros
+//! there. So children do not get registered memory at all (`MADV_DONTFORK`): one that was made
+//! behind libc's back ends by SIGSEGV when it touches it. libc's own forks bring everything home
+//! first and lift that for as long as they take (`forks.rs`).
+
+use super::Pager;
+use crate::region::Region;
+use crate::sys::inherit;
+use std::ops::Range;
+use terrace_core::state::{PAGE_BYTES, REGION_PAGES};
+
+impl Pager {
+    /// Keeps pages that were registered just now from children. `false`, and they are no longer
+    /// registered, if the kernel will not.
+    pub(super) fn keep_from_children(&mut self, region: &Region, pages: Range<usize>) -> bool {
+        if self.rt.sees_forks() {
+            return true;
+        }
+        let (start, len) = (region.address(pages.start), (pages.len() * PAGE_BYTES) as u64);
+        let kept = inherit::set_inherited(start, len, false);
+        // Another mapping may have taken the place of the registered one before that. If so, its
+        // event was handled when the kernel answers this, and the pages' bits are gone.
+        self.is_whole(region, pages.clone());
+        if kept && pages.clone().all(|i| region.is_registered(i)) {
+            return true;
+        }
+        // Not registered, not kept: page by page, since only some may be there.
+        for i in pages.clone() {
+            inherit::set_inherited(region.address(i), PAGE_BYTES as u64, true);
+        }
+        // What cannot be unregistered is gone, or has nothing out and gets its faults served.
+        let _ = self.uffd.unregister(start, len);
+        region.set_registered(pages, false);
+        false
+    }
+
+    /// Before a fork that nobody announces, with every page at home: children get all memory of
+    /// the application again, also what the kernel counts as registered and we do not, such as the
+    /// part by which a mapping has grown.
+    pub fn give_to_children(&mut self) {
+        match self.rt.smaps.inherited() {
+            Some(all) => {
+                for m in all.into_iter().filter(|m| m.registered && m.absent) {
+                    inherit::set_inherited(m.start, m.end - m.start, true);
+                }
+            }
+            None => {
+                for region in self.rt.table.all() {
+                    for pages in registered_runs(region) {
+                        let len = (pages.len() * PAGE_BYTES) as u64;
+                        inherit::set_inherited(region.address(pages.start), len, true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// After the last such fork.
+    pub fn take_from_children(&mut self) {
+        for region in self.rt.table.all() {
+            for pages in registered_runs(region) {
+                self.keep_from_children(region, pages);
+            }
+        }
+    }
+
+    /// Gives up all registrations for good. Every page is at home, and nothing is moved or
+    /// registered from now on.
+    pub fn unregister_all(&mut self) {
+        for region in self.rt.table.all() {
+            self.unregister(region);
+        }
+        // And what the kernel has of them beyond our books.
+        for m in self.rt.smaps.inherited().unwrap_or_default() {
+            if m.registered && m.absent {
+                inherit::set_inherited(m.start, m.end - m.start, true);
+            }
+        }
+    }
+}
+
+fn registered_runs(region: &Region) -> Vec<Range<usize>> {
+    super::moves::runs((0..REGION_PAGES).filter(|&i| region.is_registered(i)))
+}
