@@ -8,9 +8,10 @@
 //! each loader has its own (`loader.rs`), lest a fault wait until a mover's turn with it is over.
 
 use super::Pager;
+use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::uffd::{Failure, Uffd};
 use crate::sys::{memory, proc, thread};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use terrace_core::state::PAGE_BYTES;
 
 /// Looks at a busy bell, 100 us apart, before giving up.
@@ -95,7 +96,7 @@ impl Doorbell {
         }
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Call>> {
+    fn slot(&self) -> MutexGuard<'_, Option<Call>> {
         self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
