@@ -279,12 +279,15 @@ impl App {
         if is_ours {
             forks::prepare();
         }
+        // A child of clone(2) does not pass the handlers of fork(3): it neither closes the
+        // runtime's descriptors nor waits.
+        let waits = is_ours && self.rt.sees_forks() && !once_in(3);
+        let inherited = if waits || !is_ours { Vec::new() } else { kernel::inherit() };
         let child = kernel::fork(space);
         let app = self.clone();
-        // A child of clone(2) does not pass the handlers of fork(3), and does not wait.
-        let waits = is_ours && self.rt.sees_forks() && !once_in(3);
         let name = if depth == 0 { "child" } else { "grandchild" };
         let thread = schedule::spawn(name, false, move || {
+            let _until_exit = inherited;
             if waits {
                 app.wait_to_be_whole(child);
             }

@@ -388,6 +388,9 @@ pub fn access(
         let Some((c, id)) = waiter else { return Ok(()) };
         schedule::trace(|| format!("faults on {page:#x}{}", if write { " (write)" } else { "" }));
         schedule::wake(Key::Read(c));
+        if space != MAIN && once_in(4) {
+            reap();
+        }
         if once_in(with(|k| k.faults.spurious)) {
             schedule::sleep_us(500);
         } else {
@@ -469,6 +472,9 @@ fn announce(ctx: usize, code: u8, arg: [u64; 3]) {
     let id = with(|k| {
         let id = k.id();
         if k.contexts[ctx].is_released {
+            if code == 0x13 {
+                k.release(arg[0] as usize);
+            }
             return None;
         }
         k.contexts[ctx].events.push_back(Message { id, code, arg });
@@ -895,7 +901,7 @@ impl Context {
 }
 
 mod uffd;
-pub use uffd::{control, duplicate, open_uffd, read_messages, reap, set_nonblocking, Argument};
+pub use uffd::{control, duplicate, inherit, open_uffd, read_messages, reap, set_nonblocking, Argument};
 
 /// Threads that wait for a page of the main address space.
 pub fn waiters(page: u64) -> usize {

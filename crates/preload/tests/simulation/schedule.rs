@@ -383,6 +383,8 @@ pub fn run(steps_max: u64) -> Stop {
         });
         let n = match chosen {
             Ok(n) => n,
+            // A closed descriptor is noticed at the latest when nobody can go on.
+            Err(Stop::Stuck) if crate::kernel::reap() => continue,
             Err(stop) => return stop,
         };
         let Some(mut fiber) = with(|s| s.threads[n].fiber.take()) else { return Stop::Stuck };

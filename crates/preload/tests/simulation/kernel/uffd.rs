@@ -48,9 +48,19 @@ pub fn duplicate(fd: i32) -> Option<i32> {
     })
 }
 
-/// Releases contexts that no descriptor names any more.
-pub fn reap() {
+/// Copies of all descriptors, as a child has them that does not close them.
+pub fn inherit() -> Vec<std::os::fd::OwnedFd> {
+    reap();
+    let all: Vec<i32> = with(|k| k.fds.keys().copied().collect());
+    let copies = all.into_iter().filter_map(duplicate);
+    // SAFETY: made just now, for the caller alone.
+    copies.map(|fd| unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }).collect()
+}
+
+/// Releases contexts that no descriptor names any more. Whether there were any.
+pub fn reap() -> bool {
     with(|k| {
+        let mut any = false;
         // SAFETY: asks for the flags of a number.
         let is_open = |fd: i32| unsafe { real::fcntl(fd, real::F_GETFD) } >= 0;
         let closed: Vec<i32> = k.fds.keys().copied().filter(|&fd| !is_open(fd)).collect();
@@ -64,12 +74,14 @@ pub fn reap() {
                 continue;
             }
             k.release(c);
+            any = true;
         }
-    });
+        any
+    })
 }
 
 impl Kernel {
-    fn release(&mut self, c: usize) {
+    pub(super) fn release(&mut self, c: usize) {
         schedule::trace(|| format!("context {c} released"));
         self.contexts[c].is_released = true;
         let space = self.contexts[c].space;
@@ -78,6 +90,9 @@ impl Kernel {
         }
         for e in std::mem::take(&mut self.contexts[c].events) {
             schedule::wake(Key::Event(e.id));
+            if e.code == 0x13 {
+                self.release(e.arg[0] as usize);
+            }
         }
         self.wake_range(c, 0, u64::MAX);
     }
