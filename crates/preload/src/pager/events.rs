@@ -102,18 +102,16 @@ impl Pager {
     }
 
     /// Copies a staged page to an address that just came to be.
-    fn deliver(&mut self, mut dst: u64, src: u64) {
+    fn deliver(&mut self, dst: u64, src: u64) {
         let mut tries = 0;
         loop {
-            match self.uffd.copy_from(dst, src) {
-                // Not there any more: moved on or unmapped by changes whose events wait, or come.
+            // Changes that were read and are not handled yet may have moved it on, or dropped it.
+            let Some(at) = self.queue.now_at(dst) else { return };
+            match self.uffd.copy_from(at, src) {
+                // Not there any more: moved on or unmapped by changes whose events come.
                 Err(Failure::NotMapped | Failure::Missing) if tries < DELIVERIES_MAX => {
                     tries += 1;
                     self.listen();
-                    match self.queue.now_at(dst) {
-                        Some(at) => dst = at,
-                        None => return,
-                    }
                 }
                 // One mremap raises several events, and the kernel refuses until the last was
                 // read. They are read here and handled after this one, in their order.

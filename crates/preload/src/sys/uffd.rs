@@ -434,7 +434,7 @@ impl EventBuffer {
     }
 
     /// Where a page that is at `page` now will be when the waiting events have been handled. `None`
-    /// if it will be gone.
+    /// if it will be gone, or its content dropped.
     pub fn now_at(&self, page: u64) -> Option<u64> {
         let mut at = page;
         for n in 0..self.len {
@@ -442,7 +442,11 @@ impl EventBuffer {
                 Some(Event::Remap { from, to, len }) if (from..from + len).contains(&at) => {
                     at = at - from + to;
                 }
-                Some(Event::Unmap { start, end }) if (start..end).contains(&at) => return None,
+                Some(Event::Unmap { start, end } | Event::Remove { start, end })
+                    if (start..end).contains(&at) =>
+                {
+                    return None
+                }
                 _ => {}
             }
         }

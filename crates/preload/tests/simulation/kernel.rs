@@ -362,6 +362,9 @@ pub fn access(
     let mut f = Some(f);
     loop {
         schedule::call_point();
+        if space != MAIN && once_in(4) {
+            reap();
+        }
         let waiter = with(|k| {
             let Some((_, v)) = k.spaces[space].vma(page) else { return Err(Segv) };
             if v.prot == Prot::None || write && v.prot != Prot::Write {
@@ -388,9 +391,6 @@ pub fn access(
         let Some((c, id)) = waiter else { return Ok(()) };
         schedule::trace(|| format!("faults on {page:#x}{}", if write { " (write)" } else { "" }));
         schedule::wake(Key::Read(c));
-        if space != MAIN && once_in(4) {
-            reap();
-        }
         if once_in(with(|k| k.faults.spurious)) {
             schedule::sleep_us(500);
         } else {
