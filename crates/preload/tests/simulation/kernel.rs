@@ -81,11 +81,14 @@ struct Shadow {
     drops: u32,
     /// Written since the first of them began.
     is_written: bool,
+    /// Anything is as good, once: the process was forked while another thread of its parent moved
+    /// or unmapped the page, so that no program can tell what is there.
+    is_vague: bool,
 }
 
 impl Default for Shadow {
     fn default() -> Shadow {
-        Shadow { bytes: zeros(), or_zeros: false, drops: 0, is_written: false }
+        Shadow { bytes: zeros(), or_zeros: false, drops: 0, is_written: false, is_vague: false }
     }
 }
 
@@ -145,6 +148,10 @@ struct Kernel {
     forks_allowed: bool,
     next_carve: u64,
     next_copied: u64,
+    /// Ranges that are being unmapped or moved, from the change to the end of its last event.
+    reshaped: Vec<(u64, u64, u64)>,
+    /// Children whose fork has not returned.
+    unborn: Vec<usize>,
 }
 
 /// Frame 0 is the zero page.
@@ -330,6 +337,11 @@ impl Kernel {
             s.or_zeros = false;
             return Ok(());
         }
+        if s.is_vague {
+            s.bytes = Rc::new(*actual);
+            s.is_vague = false;
+            return Ok(());
+        }
         if (s.or_zeros || s.drops > 0) && *actual == ZEROS {
             s.bytes = zeros();
             s.or_zeros = false;
@@ -488,6 +500,22 @@ fn announce(ctx: usize, code: u8, arg: [u64; 3]) {
     with(|k| k.contexts[ctx].changing -= 1);
 }
 
+/// From here to [`reshaped`] a range of the main process is being unmapped or moved.
+fn reshaping(k: &mut Kernel, space: usize, start: u64, len: u64) -> u64 {
+    let id = k.id();
+    if space == MAIN && start < OWN_BASE {
+        k.reshaped.push((id, start, start + len));
+        for child in k.unborn.clone() {
+            k.blur(child, start, start + len);
+        }
+    }
+    id
+}
+
+fn reshaped(ids: &[u64]) {
+    with(|k| k.reshaped.retain(|(id, _, _)| !ids.contains(id)));
+}
+
 fn begin_change(k: &mut Kernel, contexts: &[usize]) {
     for &c in contexts {
         k.contexts[c].changing += 1;
@@ -505,14 +533,16 @@ pub fn mmap(space: usize, start: u64, len: u64) {
 pub fn mmap_over(space: usize, start: u64, len: u64) {
     schedule::call_point();
     schedule::trace(|| format!("mmap over {start:#x} +{}", len / PAGE));
-    let contexts = with(|k| {
+    let (id, contexts) = with(|k| {
+        let id = reshaping(k, space, start, len);
         let contexts = k.unmap(space, start, len);
         k.map(space, start, len, Prot::Write, true);
-        contexts
+        (id, contexts)
     });
     for c in contexts {
         announce(c, 0x16, [start, start + len, 0]);
     }
+    reshaped(&[id]);
 }
 
 impl Kernel {
@@ -534,10 +564,12 @@ impl Kernel {
 pub fn munmap(space: usize, start: u64, len: u64) {
     schedule::call_point();
     schedule::trace(|| format!("munmap {start:#x} +{}", len / PAGE));
-    let contexts = with(|k| k.unmap(space, start, len));
+    let (id, contexts) =
+        with(|k| (reshaping(k, space, start, len), k.unmap(space, start, len)));
     for c in contexts {
         announce(c, 0x16, [start, start + len, 0]);
     }
+    reshaped(&[id]);
 }
 
 /// mprotect(2).
@@ -595,6 +627,16 @@ impl Kernel {
         }
         for page in (start..end).step_by(PAGE as usize) {
             self.spaces[space].shadow.entry(page).or_default().drops += 1;
+            // Forked before or after: who can say.
+            for child in self.unborn.iter().filter(|_| space == MAIN) {
+                self.spaces[*child].shadow.entry(page).or_default().or_zeros = true;
+            }
+        }
+    }
+
+    fn blur(&mut self, child: usize, start: u64, end: u64) {
+        for page in (start..end).step_by(PAGE as usize) {
+            self.spaces[child].shadow.entry(page).or_default().is_vague = true;
         }
     }
 
@@ -640,6 +682,7 @@ pub fn mremap(space: usize, from: u64, len: u64, to: u64, new_len: u64, leave: L
     });
     let done = with(|k| {
         let v = k.spaces[space].is_within_one(from, len)?;
+        let ids = [reshaping(k, space, from, len), reshaping(k, space, to, new_len)];
         let early = k.unmap(space, to, new_len);
         let ctx = v.ctx.map(|(c, _)| c);
         let ctx = ctx.filter(|&c| k.contexts[c].features & EVENT_REMAP != 0);
@@ -664,9 +707,9 @@ pub fn mremap(space: usize, from: u64, len: u64, to: u64, new_len: u64, leave: L
             Leave::Mapping => Vec::new(),
         };
         k.spaces[space].merge();
-        Some((early, ctx, late))
+        Some((ids, early, ctx, late))
     });
-    let Some((early, ctx, late)) = done else { return false };
+    let Some((ids, early, ctx, late)) = done else { return false };
     for c in early {
         announce(c, 0x16, [to, to + new_len, 0]);
     }
@@ -676,6 +719,7 @@ pub fn mremap(space: usize, from: u64, len: u64, to: u64, new_len: u64, leave: L
     for c in late {
         announce(c, 0x16, [from, from + len, 0]);
     }
+    reshaped(&ids);
     true
 }
 
@@ -751,13 +795,20 @@ pub fn fork(space: usize) -> usize {
             new.shadow.insert(p, shadow);
         }
         k.spaces.push(new);
+        if space == MAIN {
+            for (_, start, end) in k.reshaped.clone() {
+                k.blur(child, start, end);
+            }
+            k.unborn.push(child);
+        }
         begin_change(k, &pairs.iter().map(|p| p.0).collect::<Vec<_>>());
         (child, pairs)
     });
     schedule::trace(|| format!("fork of process {space}: process {child}"));
     for (c, n) in announced {
-        announce(c, 0x12 + 1, [n as u64, 0, 0]);
+        announce(c, 0x13, [n as u64, 0, 0]);
     }
+    with(|k| k.unborn.retain(|&c| c != child));
     child
 }
 
