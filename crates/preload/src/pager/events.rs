@@ -90,18 +90,43 @@ impl Pager {
                 }
                 continue;
             }
-            // A page in a staging slot belongs to its place there: it goes home at once, to the
-            // new address. Claimed, so that its mover neither stores it nor empties the slot.
+            // A page in a staging slot belongs to its place there, so it is carried in another.
+            // Claimed, so that its mover neither stores it nor empties the slot.
             let Some(claimed) = w.begin_restore() else { continue };
             if region.replace(i, w, claimed) {
-                self.deliver(now_at, self.rt.slot_address(region, i, w));
+                let carried = self.carry(self.rt.slot_address(region, i, w), now_at);
                 region.replace(i, claimed, PageWord::default());
-                return PageWord::default();
+                return carried;
             }
         }
     }
 
-    /// Copies a staged page to an address that just came to be.
+    /// Copies a staged page to a sample slot, where a word finds it from any address. It must not
+    /// go home before the changes that wait in the queue were handled: a child that was forked
+    /// before it came home misses it.
+    fn carry(&mut self, src: u64, now_at: u64) -> PageWord {
+        if !self.is_in_slot(src) {
+            return PageWord::default();
+        }
+        let slot = self.rt.samples.take();
+        while let Some(n) = slot {
+            match self.uffd.copy_from(self.rt.samples.address(n), src) {
+                Ok(()) => return PageWord::default().sample(n).unwrap_or_default(),
+                // One mremap raises several events, and the kernel refuses until the last was
+                // read. They are read here and handled after this one, in their order.
+                Err(Failure::Changing) => self.listen(),
+                Err(Failure::NoMemory) => thread::sleep_us(1000),
+                Err(_) => {
+                    self.rt.samples.give_back(n, false);
+                    break;
+                }
+            }
+        }
+        self.deliver(now_at, src);
+        PageWord::default()
+    }
+
+    /// Copies a staged page to an address that just came to be: where there is no slot to carry it.
     fn deliver(&mut self, dst: u64, src: u64) {
         let mut tries = 0;
         loop {
@@ -113,8 +138,6 @@ impl Pager {
                     tries += 1;
                     self.listen();
                 }
-                // One mremap raises several events, and the kernel refuses until the last was
-                // read. They are read here and handled after this one, in their order.
                 Err(Failure::Changing) => self.listen(),
                 Err(Failure::NoMemory) => thread::sleep_us(1000),
                 // Gone again already, or filled: its event or its owner has the last word.
