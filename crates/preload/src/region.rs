@@ -153,6 +153,9 @@ pub struct RegionTable {
     top: Box<[AtomicPtr<Leaf>]>,
     /// In the order of their creation, for those who walk all of them.
     all: Mutex<Vec<&'static Region>>,
+    /// Held pages that an mremap carried from region to region: who walks all regions and finds
+    /// another number afterwards may have missed some.
+    pub carried: AtomicU64,
 }
 
 impl std::fmt::Debug for RegionTable {
@@ -164,7 +167,7 @@ impl std::fmt::Debug for RegionTable {
 impl Default for RegionTable {
     fn default() -> RegionTable {
         let top = (0..TOP_LEN).map(|_| AtomicPtr::default()).collect();
-        RegionTable { top, all: Mutex::new(Vec::new()) }
+        RegionTable { top, all: Mutex::new(Vec::new()), carried: AtomicU64::new(0) }
     }
 }
 

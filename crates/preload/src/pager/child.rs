@@ -164,8 +164,8 @@ impl Child {
     /// it was open, may have a copy of it, and this one would wait for a reader at its next munmap.
     fn tell_whole(&mut self) {
         // A mapping that it moved took its registration along.
-        let moved = std::mem::take(&mut self.moves).into_iter().map(|(_, to, len)| (to, len));
-        for (start, len) in std::mem::take(&mut self.registered).into_iter().chain(moved) {
+        let moved = self.moves.iter().map(|&(_, to, len)| (to, len));
+        for (start, len) in self.registered.iter().copied().chain(moved) {
             // What the child has unmapped or changed since is not registered any more.
             let _ = self.uffd.unregister(start, len);
         }
@@ -291,6 +291,7 @@ impl Pager {
                 Err(Failure::Changing) => {
                     // Look again after the change: the thread faults once more.
                     child.listen();
+                    child.apply_changes();
                     child.uffd.wake(at, PAGE_BYTES as u64);
                 }
                 Err(_) => child.uffd.wake(at, PAGE_BYTES as u64),
@@ -315,12 +316,19 @@ impl Pager {
         }
         let page = region.address(i);
         let mut children = std::mem::take(&mut self.children.0);
-        for child in &mut children {
+        let mut n = 0;
+        while let Some(child) = children.get_mut(n) {
             if child.misses(page) {
                 self.give_child(child, region, i);
             }
+            // A child of the child, of which we have just learned, may miss it too.
+            for born in std::mem::take(&mut child.born) {
+                self.adopt(born);
+            }
+            children.append(&mut self.children.0);
+            n += 1;
         }
-        self.children.0.append(&mut children);
+        self.children.0 = children;
     }
 
     /// Puts the bytes of a page that is not at home into `self.page`, against movers that may be

@@ -69,6 +69,9 @@ impl Pager {
             let Some(new) = self.rt.table.get_or_create(to + offset) else { continue };
             let j = page_index(to + offset);
             let held = self.let_go(old, i, to + offset);
+            if held.state() != PageState::Home {
+                self.rt.table.carried.fetch_add(1, Ordering::Release);
+            }
             let before = new.update(j, |_| held);
             let before = self.let_load_go(new, j, before);
             self.rt.forget(before);
