@@ -157,10 +157,17 @@ pub fn bring_all_home(rt: &'static Runtime) {
             "terrace: no memory to bring all pages home (fork or mlockall); ending the program",
         );
     };
-    for r in rt.table.all() {
-        while !(0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
-            rt.doorbell.call(move |pager| pager.return_samples(r));
-            promoter.promote(r);
+    loop {
+        let carried = rt.table.carried.load(Ordering::Acquire);
+        for r in rt.table.all() {
+            while !(0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
+                rt.doorbell.call(move |pager| pager.return_samples(r));
+                promoter.promote(r);
+            }
+        }
+        // Another thread's mremap may have taken pages to a region that was done with.
+        if rt.table.carried.load(Ordering::Acquire) == carried {
+            return;
         }
     }
 }

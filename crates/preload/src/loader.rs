@@ -16,10 +16,11 @@
 use crate::pager::doorbell::Doorbell;
 use crate::runtime::Runtime;
 use crate::stores::Stores;
+use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::thread;
 use crate::sys::uffd::Uffd;
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use terrace_core::state::{PageWord, PAGE_BYTES};
 use terrace_store::{DecoderSet, LoadError, Page};
 

@@ -13,11 +13,12 @@ use crate::promoter::Promoter;
 use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::stats;
+use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::{memory, thread};
 use crate::torture::Torture;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::tier::TierId;
 use terrace_store::page::{checksum, same_filled};
@@ -123,7 +124,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

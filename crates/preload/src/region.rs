@@ -4,6 +4,7 @@
 //! takes no lock and allocates nothing. A region's record lives as long as the process: when the
 //! application unmaps the range and maps something else there, the same record is used again.
 
+use crate::sys::sync::AtomicWord;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering,
 };
@@ -16,7 +17,7 @@ use terrace_core::tier::MAX_TIERS;
 pub struct Region {
     /// First address, a multiple of 2 MiB.
     pub base: u64,
-    words: [AtomicU64; REGION_PAGES],
+    words: [AtomicWord; REGION_PAGES],
     /// Pages registered with userfaultfd. Written by the pager only.
     registered: [AtomicU64; 8],
     /// Staging slot that holds pages of this region, 0 if none. Set and cleared by the mover.
@@ -49,7 +50,7 @@ impl Region {
     fn new(base: u64) -> Region {
         Region {
             base,
-            words: [const { AtomicU64::new(0) }; REGION_PAGES],
+            words: [const { AtomicWord::new(0) }; REGION_PAGES],
             registered: [const { AtomicU64::new(0) }; 8],
             slot: AtomicU64::new(0),
             tier: AtomicU8::new(0),
@@ -152,6 +153,9 @@ pub struct RegionTable {
     top: Box<[AtomicPtr<Leaf>]>,
     /// In the order of their creation, for those who walk all of them.
     all: Mutex<Vec<&'static Region>>,
+    /// Held pages that an mremap carried from region to region: who walks all regions and finds
+    /// another number afterwards may have missed some.
+    pub carried: AtomicU64,
 }
 
 impl std::fmt::Debug for RegionTable {
@@ -163,7 +167,7 @@ impl std::fmt::Debug for RegionTable {
 impl Default for RegionTable {
     fn default() -> RegionTable {
         let top = (0..TOP_LEN).map(|_| AtomicPtr::default()).collect();
-        RegionTable { top, all: Mutex::new(Vec::new()) }
+        RegionTable { top, all: Mutex::new(Vec::new()), carried: AtomicU64::new(0) }
     }
 }
 

@@ -76,14 +76,16 @@ impl Child {
         at
     }
 
-    /// Where a page of the child lies in the parent.
-    fn origin(&self, mut at: u64) -> u64 {
+    /// Where a page of the child lies in the parent. `None` if what the parent has at this address
+    /// was moved away from it in the child.
+    fn origin(&self, at: u64) -> Option<u64> {
+        let mut page = at;
         for &(from, to, len) in self.moves.iter().rev() {
-            if (to..to + len).contains(&at) {
-                at = at - to + from;
+            if (to..to + len).contains(&page) {
+                page = page - to + from;
             }
         }
-        at
+        (self.address(page) == at).then_some(page)
     }
 
     fn find(&mut self, page: u64) -> Option<(&mut u64, u64)> {
@@ -140,8 +142,9 @@ impl Child {
             match e {
                 Event::Remove { start, end } | Event::Unmap { start, end } => {
                     for at in (start..end).step_by(PAGE_BYTES) {
-                        let page = self.origin(at);
-                        self.settle(page);
+                        if let Some(page) = self.origin(at) {
+                            self.settle(page);
+                        }
                     }
                 }
                 Event::Remap { from, to, len } => self.moves.push((from, to, len)),
@@ -160,14 +163,23 @@ impl Child {
     /// to hear it (`forks.rs`). Closing the descriptor is not enough: another child, forked while
     /// it was open, may have a copy of it, and this one would wait for a reader at its next munmap.
     fn tell_whole(&mut self) {
-        for (start, len) in std::mem::take(&mut self.registered) {
+        // A mapping that it moved took its registration along.
+        let moved = self.moves.iter().map(|&(_, to, len)| (to, len));
+        for (start, len) in self.registered.iter().copied().chain(moved) {
             // What the child has unmapped or changed since is not registered any more.
             let _ = self.uffd.unregister(start, len);
         }
         let Some(page) = forks::sentinel() else { return };
-        while self.uffd.copy_page_quietly(page, &forks::WHOLE) == Err(Failure::Changing) {
-            self.listen();
-            self.apply_changes();
+        loop {
+            match self.uffd.copy_page_quietly(page, &forks::WHOLE) {
+                Err(Failure::Changing) => {
+                    self.listen();
+                    self.apply_changes();
+                }
+                // Without it the child would find zeros, and end.
+                Err(Failure::NoMemory) => thread::sleep_us(1000),
+                _ => break,
+            }
         }
         // Now the child goes on, and nothing of it is registered.
         let _ = self.uffd.unregister(page, PAGE_BYTES as u64);
@@ -295,14 +307,15 @@ impl Pager {
             // It waits to be whole; that will be answered when it is.
             return;
         }
-        let page = child.origin(at);
-        match self.rt.table.get(page) {
-            Some(region) if child.misses(page) => self.give_child(child, region, page_index(page)),
+        let missed = child.origin(at).filter(|&page| child.misses(page));
+        match missed.and_then(|page| Some((self.rt.table.get(page)?, page_index(page)))) {
+            Some((region, i)) => self.give_child(child, region, i),
             // Fresh memory in the child, or a page that came while the message waited.
             _ => match child.uffd.zero_page(at) {
                 Err(Failure::Changing) => {
                     // Look again after the change: the thread faults once more.
                     child.listen();
+                    child.apply_changes();
                     child.uffd.wake(at, PAGE_BYTES as u64);
                 }
                 Err(_) => child.uffd.wake(at, PAGE_BYTES as u64),
@@ -327,12 +340,19 @@ impl Pager {
         }
         let page = region.address(i);
         let mut children = std::mem::take(&mut self.children.0);
-        for child in &mut children {
+        let mut n = 0;
+        while let Some(child) = children.get_mut(n) {
             if child.misses(page) {
                 self.give_child(child, region, i);
             }
+            // A child of the child, of which we have just learned, may miss it too.
+            for born in std::mem::take(&mut child.born) {
+                self.adopt(born);
+            }
+            children.append(&mut self.children.0);
+            n += 1;
         }
-        self.children.0.append(&mut children);
+        self.children.0 = children;
     }
 
     /// Puts the bytes of a page that is not at home into `self.page`, against movers that may be

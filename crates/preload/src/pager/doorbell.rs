@@ -8,9 +8,10 @@
 //! each loader has its own (`loader.rs`), lest a fault wait until a mover's turn with it is over.
 
 use super::Pager;
+use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::uffd::{Failure, Uffd};
 use crate::sys::{memory, proc, thread};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use terrace_core::state::PAGE_BYTES;
 
 /// Looks at a busy bell, 100 us apart, before giving up.
@@ -18,13 +19,20 @@ const TRIES: usize = 1000;
 
 type Call = Box<dyn FnMut(&mut Pager) + Send>;
 
+/// What a caller wants run. The pager runs it once: a thread that is stopped while it rings, or
+/// traced, faults again afterwards, and then there are two messages.
+struct Wanted {
+    call: Call,
+    is_done: bool,
+}
+
 /// The doorbell page and the call waiting behind it.
 pub struct Doorbell {
     page: u64,
     uffd: &'static Uffd,
     /// Held by the one caller that is ringing.
     ringing: Mutex<()>,
-    call: Mutex<Option<Call>>,
+    call: Mutex<Option<Wanted>>,
 }
 
 impl std::fmt::Debug for Doorbell {
@@ -72,10 +80,11 @@ impl Doorbell {
     fn ring<R: Send + 'static>(&self, mut f: impl FnMut(&mut Pager) -> R + Send + 'static) -> R {
         let answer = Arc::new(Mutex::new(None));
         let to = answer.clone();
-        *self.slot() = Some(Box::new(move |pager| {
+        let call: Call = Box::new(move |pager| {
             let r = f(pager);
             *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(r);
-        }));
+        });
+        *self.slot() = Some(Wanted { call, is_done: false });
         loop {
             // The protection is refused while a change of the address space is under way.
             loop {
@@ -87,7 +96,8 @@ impl Doorbell {
                 }
             }
             memory::touch_for_write(self.page);
-            if let Some(r) = answer.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let answered = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(r) = answered {
                 // Freed here rather than by the pager, which frees nothing.
                 *self.slot() = None;
                 return r;
@@ -95,7 +105,7 @@ impl Doorbell {
         }
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Call>> {
+    fn slot(&self) -> MutexGuard<'_, Option<Wanted>> {
         self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,8 +121,9 @@ impl Pager {
         } else {
             return false;
         };
-        if let Some(call) = bell.slot().as_mut() {
-            call(self);
+        if let Some(wanted) = bell.slot().as_mut().filter(|w| !w.is_done) {
+            (wanted.call)(self);
+            wanted.is_done = true;
         }
         while bell.uffd.write_protect(bell.page, false) == Err(Failure::Changing) {
             self.drain();

@@ -69,6 +69,9 @@ impl Pager {
             let Some(new) = self.rt.table.get_or_create(to + offset) else { continue };
             let j = page_index(to + offset);
             let held = self.let_go(old, i, to + offset);
+            if held.state() != PageState::Home {
+                self.rt.table.carried.fetch_add(1, Ordering::Release);
+            }
             let before = new.update(j, |_| held);
             let before = self.let_load_go(new, j, before);
             self.rt.forget(before);
@@ -90,32 +93,54 @@ impl Pager {
                 }
                 continue;
             }
-            // A page in a staging slot belongs to its place there: it goes home at once, to the
-            // new address. Claimed, so that its mover neither stores it nor empties the slot.
+            // A page in a staging slot belongs to its place there, so it is carried in another.
+            // Claimed, so that its mover neither stores it nor empties the slot.
             let Some(claimed) = w.begin_restore() else { continue };
             if region.replace(i, w, claimed) {
-                self.deliver(now_at, self.rt.slot_address(region, i, w));
+                let carried = self.carry(self.rt.slot_address(region, i, w), now_at);
                 region.replace(i, claimed, PageWord::default());
-                return PageWord::default();
+                return carried;
             }
         }
     }
 
-    /// Copies a staged page to an address that just came to be.
-    fn deliver(&mut self, to: u64, src: u64) {
+    /// Copies a staged page to a sample slot, where a word finds it from any address. It must not
+    /// go home before the changes that wait in the queue were handled: a child that was forked
+    /// before it came home misses it.
+    fn carry(&mut self, src: u64, now_at: u64) -> PageWord {
+        if !self.is_in_slot(src) {
+            return PageWord::default();
+        }
+        let slot = self.rt.samples.take();
+        while let Some(n) = slot {
+            match self.uffd.copy_from(self.rt.samples.address(n), src) {
+                Ok(()) => return PageWord::default().sample(n).unwrap_or_default(),
+                // One mremap raises several events, and the kernel refuses until the last was
+                // read. They are read here and handled after this one, in their order.
+                Err(Failure::Changing) => self.listen(),
+                Err(Failure::NoMemory) => thread::sleep_us(1000),
+                Err(_) => {
+                    self.rt.samples.give_back(n, false);
+                    break;
+                }
+            }
+        }
+        self.deliver(now_at, src);
+        PageWord::default()
+    }
+
+    /// Copies a staged page to an address that just came to be: where there is no slot to carry it.
+    fn deliver(&mut self, dst: u64, src: u64) {
         let mut tries = 0;
         loop {
-            // Events that were read count, though they are handled later: a page must not be put
-            // where the kernel has dropped the content, or taken the mapping away, already.
-            let Some(dst) = self.queue.now_at(to) else { return };
-            match self.uffd.copy_from(dst, src) {
-                // Not there any more: moved on or unmapped by changes whose events wait, or come.
+            // Changes that were read and are not handled yet may have moved it on, or dropped it.
+            let Some(at) = self.queue.now_at(dst) else { return };
+            match self.uffd.copy_from(at, src) {
+                // Not there any more: moved on or unmapped by changes whose events come.
                 Err(Failure::NotMapped | Failure::Missing) if tries < DELIVERIES_MAX => {
                     tries += 1;
                     self.listen();
                 }
-                // One mremap raises several events, and the kernel refuses until the last was
-                // read. They are read here and handled after this one, in their order.
                 Err(Failure::Changing) => self.listen(),
                 Err(Failure::NoMemory) => thread::sleep_us(1000),
                 // Gone again already, or filled: its event or its owner has the last word.

@@ -106,6 +106,8 @@ impl Pager {
     pub fn run(mut self) -> ! {
         thread::set_nice(-10);
         loop {
+            // Changes come first: once they were read, ioctls succeed again, and a fault or a call
+            // that came in the same read would meet words that know nothing of them yet.
             while let Some(event) = self.queue.pop() {
                 self.handle(event);
             }

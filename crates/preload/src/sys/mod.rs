@@ -13,5 +13,6 @@ pub mod inherit;
 pub mod media;
 pub mod memory;
 pub mod proc;
+pub mod sync;
 pub mod thread;
 pub mod uffd;

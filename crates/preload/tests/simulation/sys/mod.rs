@@ -1,0 +1,10 @@
+//! The runtime's door to Linux, with the fake kernel behind it. `uffd` is the real one: its system
+//! calls end in `kernel/uffd.rs`.
+
+pub mod media;
+pub mod memory;
+pub mod proc;
+pub mod sync;
+pub mod thread;
+#[path = "../../../src/sys/uffd.rs"]
+pub mod uffd;

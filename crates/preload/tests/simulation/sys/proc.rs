@@ -1,0 +1,65 @@
+//! What the runtime reads of its process: of the fake one.
+
+use crate::kernel::{self, MAIN, PAGE};
+use crate::schedule;
+
+/// See the real one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+/// No mappings: regions are registered by the simulated agent itself.
+pub fn private_anonymous(_maps: &str, _keep: impl FnMut(Mapping)) {}
+
+/// See the real one.
+pub fn maps() -> String {
+    String::new()
+}
+
+/// See the real one.
+#[derive(Clone, Copy, Debug)]
+pub struct Pagemap;
+
+impl Pagemap {
+    /// See the real one.
+    pub fn open() -> Option<Pagemap> {
+        Some(Pagemap)
+    }
+
+    /// See the real one.
+    pub fn present(&self, start: u64) -> Option<[u64; 8]> {
+        schedule::call_point();
+        let mut bits = [0u64; 8];
+        for page in kernel::present(MAIN, start, start + 512 * PAGE) {
+            let i = ((page - start) / PAGE) as usize;
+            bits[i / 64] |= 1 << (i % 64);
+        }
+        Some(bits)
+    }
+
+    /// See the real one.
+    pub fn scan(&self, start: u64, end: u64, mut visit: impl FnMut(u64, u64)) {
+        for page in kernel::present(MAIN, start, end) {
+            visit(page, page + PAGE);
+        }
+    }
+}
+
+/// See the real one.
+pub fn last_cpu(_tid: u32) -> Option<usize> {
+    None
+}
+
+/// See the real one.
+pub fn raise_fd(fd: i32) -> Option<i32> {
+    kernel::duplicate(fd)
+}
+
+/// The runtime ends the program: it says that it cannot go on with right bytes.
+pub fn die(line: &str) -> ! {
+    schedule::fail(format!("the runtime ends the program: {line}"))
+}

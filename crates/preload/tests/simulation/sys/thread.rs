@@ -1,0 +1,29 @@
+//! The runtime's threads, as fibers, and virtual time.
+
+use crate::schedule;
+
+/// See the real one.
+pub fn spawn(name: &'static std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
+    let name = name.to_str().unwrap_or("?");
+    schedule::spawn(name.strip_prefix("terrace-").unwrap_or(name), true, f);
+    true
+}
+
+/// See the real one.
+pub fn now_ns() -> u64 {
+    schedule::now_ns()
+}
+
+/// See the real one.
+pub fn sleep_us(us: u64) {
+    schedule::sleep_us(us);
+}
+
+/// See the real one.
+pub fn pin_to(_cpu: usize) {}
+
+/// See the real one.
+pub fn set_nice(_nice: i32) {}
+
+/// See the real one.
+pub fn take_short_turns(_nice: i32) {}
