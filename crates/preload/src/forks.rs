@@ -14,6 +14,7 @@
 
 use crate::agent;
 use crate::interpose;
+use crate::link;
 use crate::promoter::Promoter;
 use crate::runtime::Runtime;
 use crate::stats;
@@ -94,10 +95,11 @@ pub extern "C" fn in_child() {
 
 /// Before the process ends: children that still miss pages get them first.
 pub extern "C" fn at_exit() {
-    let Some(rt) = agent::RUNTIME.get() else { return };
-    if CHILD.load(Ordering::Relaxed) || !rt.sees_forks() {
+    if CHILD.load(Ordering::Relaxed) {
         return;
     }
+    link::remove_door();
+    let Some(rt) = agent::RUNTIME.get().filter(|rt| rt.sees_forks()) else { return };
     // The pager counts a child when it reads the fork's event; a call behind that event says that
     // it has. Not worth a hang: if the bell cannot be had, the children look after themselves.
     if rt.doorbell.try_call(|_| ()).is_some() {

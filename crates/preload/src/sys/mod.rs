@@ -11,5 +11,6 @@
 pub mod media;
 pub mod memory;
 pub mod proc;
+pub mod socket;
 pub mod thread;
 pub mod uffd;
