@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 HELLO, REPORT, REFUSED = 65, 66, 67
 CONFIGURE, WINDOW, PLAN = 1, 2, 3
@@ -48,7 +49,7 @@ class Planner:
         self.number = 0
         self.in_force = b""
 
-    def __enter__(self) -> Planner:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +79,7 @@ class Planner:
                 return None
             self._buffer += chunk
 
-    def greet(self) -> Planner:
+    def greet(self) -> Self:
         """Takes the greeting and gives the configuration in force back."""
         self.take_hello()
         self.send(message(CONFIGURE, self.in_force))
@@ -99,9 +100,7 @@ class Planner:
         answer = self.receive()
         assert answer is not None and answer[0] == REPORT, answer
         _, count = struct.unpack_from("<II", answer[1])
-        return [
-            struct.unpack_from("<Q", answer[1], 8 + n * REGION_BYTES)[0] for n in range(count)
-        ]
+        return [struct.unpack_from("<Q", answer[1], 8 + n * REGION_BYTES)[0] for n in range(count)]
 
     def end(self) -> str:
         """Reads until the runtime hangs up: its last word on why, or nothing."""

@@ -1,4 +1,4 @@
-"""What becomes of a program whose planner dies, hangs or talks nonsense: it goes on, every page of it.
+"""A program whose planner dies, hangs or talks nonsense: it goes on, every page of it.
 
 Somebody else plans for it then (`terrace attach`), or the test itself (`planner.py`).
 """
@@ -114,10 +114,11 @@ def test_a_new_planner_takes_over(
                 if options:
                     continue
                 first = plans()[0]
-                wait_until(
-                    "that plan was carried out",
-                    lambda: len(read_timeline(timeline)) > first + 2,
-                )
+
+                def goes_on(timeline: Path = timeline, first: int = first) -> bool:
+                    return len(read_timeline(timeline)) > first + 2
+
+                wait_until("that plan was carried out", goes_on)
                 last = read_timeline(timeline)[-1]
                 assert pages_in_tiers(last) > 32 * 256 // 2, last
                 assert faults_from_tiers(last) > faults, "counters go on where they were"
@@ -150,7 +151,11 @@ def test_the_configuration_is_kept_and_the_policy_may_change(
             (("--policy", "waterfall", "--window", "0.3"), "waterfall", None),
         ):
             with attached(sandbox, pid, *options) as (timeline, errors):
-                wait_until("a window", lambda t=timeline: bool(read_timeline(t)))
+
+                def has_window(timeline: Path = timeline) -> bool:
+                    return bool(read_timeline(timeline))
+
+                wait_until("a window", has_window)
                 last = read_timeline(timeline)[-1]
                 assert (last["policy"], last["alpha"]) == (policy, alpha), errors.read_text()
                 assert [t["name"] for t in last["tiers"]] == tiers
@@ -166,7 +171,7 @@ def test_attach_ends_with_the_program_and_by_ctrl_c(sandbox: Sandbox, program: C
     with sandbox.start(program("steady")) as run:
         pid = start_pid(run)
         orphan(run)
-        line = [terrace_binary(), "attach", str(pid)]
+        line = [str(terrace_binary()), "attach", str(pid)]
         planners = [
             subprocess.Popen(line, env=sandbox.environment(), stderr=subprocess.PIPE, text=True)
         ]
@@ -233,7 +238,7 @@ def test_a_planner_that_never_reads(sandbox: Sandbox, program: Compiler) -> None
         orphan(run)
         with Planner(door_of(sandbox, pid)) as deaf:
             deaf.greet()
-            deaf.socket.setblocking(False)
+            deaf.socket.settimeout(0)
             with contextlib.suppress(BlockingIOError):
                 for n in range(200_000):
                     deaf.socket.send(window(n))

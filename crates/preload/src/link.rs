@@ -42,8 +42,12 @@ static DOOR: OnceLock<(PathBuf, u32)> = OnceLock::new();
 impl Link {
     /// Connects to the planner at `path`. `owner` is the user that this process was started as.
     pub fn open(path: &Path, owner: u32) -> Option<Link> {
-        let stream = UnixStream::connect(path).ok().filter(|s| is_trusted(s, owner))?;
-        let raised = proc::raise_fd(stream.as_raw_fd())?;
+        let mut stream = UnixStream::connect(path).ok().filter(|s| is_trusted(s, owner))?;
+        let Some(raised) = proc::raise_fd(stream.as_raw_fd()) else {
+            let why = "it may not open descriptors enough (RLIMIT_NOFILE; 128 will do)";
+            let _ = stream.write_all(&FromRuntime::Refused(why.into()).encode());
+            return None;
+        };
         interpose::protect_fd(raised);
         let stream = proc::stream_from(raised);
         Some(Link { stream, buffer: Vec::new(), door: open_door(path), owner })
