@@ -324,6 +324,21 @@ impl ConfigArgs {
                 Saved::Ignored(why) => config.tiers_note = Some(format!("auto: {why}")),
             }
         }
+        self.put_over(config)
+    }
+
+    /// Like [`Self::resolve`], with `base` in the place of the preset where the options name
+    /// neither a preset nor a file.
+    pub fn resolve_over(&self, base: Config) -> Result<Config, ConfigError> {
+        if self.config.is_some() || self.preset.is_some() {
+            self.resolve()
+        } else {
+            self.put_over(base)
+        }
+    }
+
+    /// The options that are left have the last word.
+    fn put_over(&self, mut config: Config) -> Result<Config, ConfigError> {
         if let Some(kind) = self.policy {
             config.policy.kind = kind;
         }

@@ -19,6 +19,8 @@ struct Cli {
 enum Verb {
     /// Start a program with its memory tiered
     Run(run::RunArgs),
+    /// Plan again for a running program whose `terrace run` is gone
+    Attach(run::attach::AttachArgs),
     /// What each tiered program saves, what that costs it, and why
     Status {
         /// Print JSON
@@ -80,6 +82,7 @@ enum BenchVerb {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
         Verb::Run(args) => run::run(args),
+        Verb::Attach(args) => run::attach::attach(args),
         Verb::Status { json, pid } => status::run(json, pid).map(|()| 0),
         Verb::Doctor { json } => Ok(doctor::run(json)),
         Verb::Tiers { verb: TiersVerb::List { config, json } } => {

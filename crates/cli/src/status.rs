@@ -1,22 +1,24 @@
 //! `terrace status`: asks every running session what it is doing.
 //!
-//! A session is one supervisor, `terrace run`. It announces itself by a socket
+//! A session is one supervisor, `terrace run` or `terrace attach`. It announces itself by a socket
 //! `DIR/terrace-UID/PID.sock`; there is no registry and no daemon, so what is not running leaves at
 //! most a socket that refuses connections, and the next `status` removes it. The directory is
 //! private to the user: whoever could put a socket there could make `status` show anything.
 //!
 //! The exchange is one line each way: `{"ask":"status"}` and a [`SessionStatus`].
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::preflight::uffd_probe::effective_ids;
+use crate::run::trusted_peer;
 
 mod table;
 #[cfg(test)]
@@ -38,6 +40,9 @@ pub struct SessionStatus {
     pub supervisor_pid: u32,
     /// The applications it plans for.
     pub applications: Vec<ApplicationStatus>,
+    /// The processes it plans for at this moment, those before their first window too.
+    #[serde(default)]
+    pub processes: Vec<u32>,
 }
 
 /// What a session says of one application.
@@ -73,6 +78,9 @@ pub struct Found {
     pub sessions: Vec<SessionStatus>,
     /// Sessions that did not.
     pub silent: Vec<Silent>,
+    /// Processes that no session plans for: `terrace attach` does.
+    #[serde(default)]
+    pub unplanned: Vec<u32>,
 }
 
 /// The directory of this user's sockets, made if it is not there: `$XDG_RUNTIME_DIR`, else `/run`
@@ -126,6 +134,18 @@ pub fn session_socket_path(pid: u32) -> io::Result<PathBuf> {
     Ok(runtime_dir()?.join(format!("{pid}.sock")))
 }
 
+/// Where the runtime of process `pid` listens for a planner when it has none.
+pub fn runtime_socket_path(pid: u32) -> io::Result<PathBuf> {
+    Ok(runtime_dir()?.join(format!("{pid}.runtime")))
+}
+
+/// Whether nobody listens on the socket at `path`. Asked with a datagram, which a listener refuses
+/// by its type, undisturbed.
+pub fn is_deserted(path: &Path) -> bool {
+    let asked = UnixDatagram::unbound().and_then(|s| s.connect(path));
+    asked.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 /// Asks all sessions of this user, or only the one that `pid` names (its supervisor or one of its
 /// applications).
 pub fn query(pid: Option<u32>) -> io::Result<Found> {
@@ -138,6 +158,7 @@ pub fn query(pid: Option<u32>) -> io::Result<Found> {
         }
         found.sessions.retain(|s| s.supervisor_pid == pid || !s.applications.is_empty());
         found.silent.retain(|s| s.socket.ends_with(format!("{pid}.sock")));
+        found.unplanned.retain(|p| *p == pid);
     }
     Ok(found)
 }
@@ -147,6 +168,14 @@ fn query_in(dir: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     for entry in fs::read_dir(dir)? {
         let socket = entry?.path();
+        if socket.extension().is_some_and(|e| e == "runtime") {
+            let pid = |name: &OsStr| name.to_str()?.parse::<u32>().ok();
+            if is_deserted(&socket) {
+                let _ = fs::remove_file(&socket);
+            } else {
+                found.unplanned.extend(socket.file_stem().and_then(pid));
+            }
+        }
         if socket.extension().is_none_or(|e| e != "sock") {
             continue;
         }
@@ -163,6 +192,9 @@ fn query_in(dir: &Path) -> io::Result<Found> {
             Err(e) => found.silent.push(Silent { socket, why: e.to_string() }),
         }
     }
+    let planned: Vec<u32> = found.sessions.iter().flat_map(|s| s.processes.clone()).collect();
+    found.unplanned.retain(|pid| found.silent.is_empty() && !planned.contains(pid));
+    found.unplanned.sort_unstable();
     found.sessions.sort_by_key(|s| s.supervisor_pid);
     found.silent.sort_by(|a, b| a.socket.cmp(&b.socket));
     Ok(found)
@@ -171,6 +203,9 @@ fn query_in(dir: &Path) -> io::Result<Found> {
 /// One question, one answer.
 fn ask(socket: &Path) -> io::Result<SessionStatus> {
     let mut stream = UnixStream::connect(socket)?;
+    if trusted_peer(&stream).is_none() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user's"));
+    }
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     writeln!(stream, "{ASK}")?;
@@ -190,7 +225,8 @@ fn ask(socket: &Path) -> io::Result<SessionStatus> {
 /// `terrace status [--json] [PID]`: prints what was found. An error if `pid` is given and unknown.
 pub fn run(json: bool, pid: Option<u32>) -> anyhow::Result<()> {
     let found = query(pid)?;
-    if let (Some(pid), true, true) = (pid, found.sessions.is_empty(), found.silent.is_empty()) {
+    let nothing = found.sessions.is_empty() && found.silent.is_empty();
+    if let (Some(pid), true, true) = (pid, nothing, found.unplanned.is_empty()) {
         anyhow::bail!("no session with process {pid}; `terrace status` lists all sessions");
     }
     if json {

@@ -10,6 +10,8 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_
 
 /// Version of this format. Changes with every change to it.
 pub const VERSION: u32 = 3;
+/// Longest note in a [`Configure`], bytes.
+pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
@@ -48,7 +50,8 @@ pub struct TierConfig {
 /// Planner to runtime.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ToRuntime {
-    /// First message: what to build. Tiers are `TierId(1)` and up, in order.
+    /// First message: what to build. Tiers are `TierId(1)` and up, in order. To a runtime that has
+    /// been built, the configuration in force again ([`Hello::in_force`]); only the note may differ.
     Configure(Configure),
     /// Close the current window, report it and open the window of this number.
     Window(u32),
@@ -73,6 +76,9 @@ pub struct Configure {
     pub tiers: Vec<TierConfig>,
     /// What movers draw from to pause, to give up and to refuse pages at random; 0: they do not.
     pub torture_seed: u64,
+    /// What the planner wants to be told when it has to start anew: the runtime keeps it unread
+    /// and gives it back in [`Hello`]. At most [`NOTE_BYTES_MAX`] bytes.
+    pub note: String,
 }
 
 /// One line of a plan.
@@ -96,7 +102,7 @@ pub enum FromRuntime {
 }
 
 /// Who is speaking.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Hello {
     /// [`VERSION`] of the runtime.
     pub version: u32,
@@ -104,6 +110,10 @@ pub struct Hello {
     pub pid: u32,
     /// Feature bits that userfaultfd granted.
     pub uffd_features: u64,
+    /// Number of the open window: what the planner's first `Window` closes.
+    pub window: u32,
+    /// What the runtime was built to by an earlier planner, whose successor is spoken to now.
+    pub in_force: Option<Configure>,
 }
 
 /// One region in a report.
@@ -266,6 +276,14 @@ impl Reader<'_> {
         let is_path = text.is_empty() || text.starts_with('/') && !text.contains('\0');
         (is_path && len <= PATH_BYTES_MAX).then(|| text.to_owned()).ok_or(Malformed)
     }
+    /// A text of at most [`NOTE_BYTES_MAX`] bytes.
+    fn note(&mut self) -> Result<String, Malformed> {
+        let len = self.count(1)?;
+        let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed)?;
+        self.0 = rest;
+        let text = core::str::from_utf8(head).map_err(|_| Malformed)?;
+        (len <= NOTE_BYTES_MAX).then(|| text.to_owned()).ok_or(Malformed)
+    }
     /// A count of items of at least `item_bytes` each: never more than the message can hold.
     fn count(&mut self, item_bytes: usize) -> Result<usize, Malformed> {
         let n = self.u32()? as usize;
@@ -295,15 +313,7 @@ impl ToRuntime {
         match self {
             ToRuntime::Configure(c) => {
                 let mut w = Writer::new(1);
-                w.u32(c.cutoff_bytes).u8(c.samples_per_region).u8(c.cooling_windows);
-                w.u8(c.move_threads).u32(c.move_mib_s).u32(c.tiers.len() as u32);
-                for t in &c.tiers {
-                    w.u8(t.codec as u8).u32(t.level as u32).u8(t.pool as u8).u8(t.medium as u8);
-                    w.u64(t.latency_ns).u64(t.bandwidth_mib_s);
-                    w.u32(t.place.node).u64(t.place.capacity_bytes);
-                    w.u8(u8::from(t.place.is_enciphered)).text(&t.place.path);
-                }
-                w.u64(c.torture_seed);
+                encode_configure(&mut w, c);
                 w.finish()
             }
             ToRuntime::Window(n) => {
@@ -327,46 +337,7 @@ impl ToRuntime {
     pub fn decode(body: &[u8]) -> Result<ToRuntime, Malformed> {
         let mut r = Reader(body);
         let message = match r.u8()? {
-            1 => {
-                let (cutoff_bytes, samples_per_region) = (r.u32()?, r.u8()?);
-                let (cooling_windows, move_threads, move_mib_s) = (r.u8()?, r.u8()?, r.u32()?);
-                let n = r.count(TIER_CONFIG_BYTES)?;
-                let sane = (64..=4096).contains(&cutoff_bytes)
-                    && samples_per_region <= 64
-                    && cooling_windows <= 64
-                    && (1..=8).contains(&move_threads)
-                    && n < MAX_TIERS;
-                if !sane {
-                    return Err(Malformed);
-                }
-                let mut tiers = Vec::with_capacity(n);
-                for _ in 0..n {
-                    let codec = Codec::from_wire(r.u8()?).ok_or(Malformed)?;
-                    let level = r.u32()? as i32;
-                    let (lo, hi) = codec.levels();
-                    if level < lo || level > hi {
-                        return Err(Malformed);
-                    }
-                    tiers.push(TierConfig {
-                        codec,
-                        level,
-                        pool: Pool::from_wire(r.u8()?).ok_or(Malformed)?,
-                        medium: MediumKind::from_wire(r.u8()?).ok_or(Malformed)?,
-                        latency_ns: r.u64()?,
-                        bandwidth_mib_s: r.u64()?,
-                        place: decode_place(&mut r)?,
-                    });
-                }
-                ToRuntime::Configure(Configure {
-                    cutoff_bytes,
-                    samples_per_region,
-                    cooling_windows,
-                    move_threads,
-                    move_mib_s,
-                    tiers,
-                    torture_seed: r.u64()?,
-                })
-            }
+            1 => ToRuntime::Configure(decode_configure(&mut r)?),
             2 => ToRuntime::Window(r.u32()?),
             3 => {
                 let n = r.count(PLAN_ENTRY_BYTES)?;
@@ -394,7 +365,11 @@ impl FromRuntime {
         match self {
             FromRuntime::Hello(h) => {
                 let mut w = Writer::new(65);
-                w.u32(h.version).u32(h.pid).u64(h.uffd_features);
+                w.u32(h.version).u32(h.pid).u64(h.uffd_features).u32(h.window);
+                w.u8(u8::from(h.in_force.is_some()));
+                if let Some(c) = &h.in_force {
+                    encode_configure(&mut w, c);
+                }
                 w.finish()
             }
             FromRuntime::Report(report) => encode_report(report),
@@ -410,11 +385,22 @@ impl FromRuntime {
     pub fn decode(body: &[u8]) -> Result<FromRuntime, Malformed> {
         let mut r = Reader(body);
         let message = match r.u8()? {
-            65 => FromRuntime::Hello(Hello {
-                version: r.u32()?,
-                pid: r.u32()?,
-                uffd_features: r.u64()?,
-            }),
+            65 => {
+                let version = r.u32()?;
+                let (pid, uffd_features) = (r.u32()?, r.u64()?);
+                if version != VERSION {
+                    // What follows is another version's business; the planner refuses it by this.
+                    return Ok(FromRuntime::Hello(Hello::of_version(version, pid, uffd_features)));
+                }
+                let mut hello = Hello::of_version(version, pid, uffd_features);
+                hello.window = r.u32()?;
+                hello.in_force = match r.u8()? {
+                    0 => None,
+                    1 => Some(decode_configure(&mut r)?),
+                    _ => return Err(Malformed),
+                };
+                FromRuntime::Hello(hello)
+            }
             66 => FromRuntime::Report(Box::new(decode_report(&mut r)?)),
             67 => {
                 let text = String::from_utf8_lossy(r.0).into_owned();
@@ -426,6 +412,68 @@ impl FromRuntime {
         r.end()?;
         Ok(message)
     }
+}
+
+impl Hello {
+    /// The fields that every version has.
+    fn of_version(version: u32, pid: u32, uffd_features: u64) -> Hello {
+        Hello { version, pid, uffd_features, window: 0, in_force: None }
+    }
+}
+
+fn encode_configure(w: &mut Writer, c: &Configure) {
+    w.u32(c.cutoff_bytes).u8(c.samples_per_region).u8(c.cooling_windows);
+    w.u8(c.move_threads).u32(c.move_mib_s).u32(c.tiers.len() as u32);
+    for t in &c.tiers {
+        w.u8(t.codec as u8).u32(t.level as u32).u8(t.pool as u8).u8(t.medium as u8);
+        w.u64(t.latency_ns).u64(t.bandwidth_mib_s);
+        w.u32(t.place.node).u64(t.place.capacity_bytes);
+        w.u8(u8::from(t.place.is_enciphered)).text(&t.place.path);
+    }
+    w.u64(c.torture_seed);
+    w.u32(c.note.len() as u32).0.extend_from_slice(c.note.as_bytes());
+}
+
+fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
+    let (cutoff_bytes, samples_per_region) = (r.u32()?, r.u8()?);
+    let (cooling_windows, move_threads, move_mib_s) = (r.u8()?, r.u8()?, r.u32()?);
+    let n = r.count(TIER_CONFIG_BYTES)?;
+    let sane = (64..=4096).contains(&cutoff_bytes)
+        && samples_per_region <= 64
+        && cooling_windows <= 64
+        && (1..=8).contains(&move_threads)
+        && n < MAX_TIERS;
+    if !sane {
+        return Err(Malformed);
+    }
+    let mut tiers = Vec::with_capacity(n);
+    for _ in 0..n {
+        let codec = Codec::from_wire(r.u8()?).ok_or(Malformed)?;
+        let level = r.u32()? as i32;
+        let (lo, hi) = codec.levels();
+        if level < lo || level > hi {
+            return Err(Malformed);
+        }
+        tiers.push(TierConfig {
+            codec,
+            level,
+            pool: Pool::from_wire(r.u8()?).ok_or(Malformed)?,
+            medium: MediumKind::from_wire(r.u8()?).ok_or(Malformed)?,
+            latency_ns: r.u64()?,
+            bandwidth_mib_s: r.u64()?,
+            place: decode_place(r)?,
+        });
+    }
+    Ok(Configure {
+        cutoff_bytes,
+        samples_per_region,
+        cooling_windows,
+        move_threads,
+        move_mib_s,
+        tiers,
+        torture_seed: r.u64()?,
+        note: r.note()?,
+    })
 }
 
 fn decode_place(r: &mut Reader<'_>) -> Result<Place, Malformed> {
@@ -588,6 +636,7 @@ mod tests {
             move_mib_s: 0,
             tiers,
             torture_seed: 0,
+            note: "how it was asked for".into(),
         })
     }
 
@@ -606,6 +655,12 @@ mod tests {
                 on(MediumKind::Dax, "/dev/dax0.0"),
             ],
             torture_seed: 0x1122_3344_5566_7788,
+            note: "[policy]\n".into(),
+        };
+        let again = Hello {
+            window: 400,
+            in_force: Some(configure.clone()),
+            ..Hello::of_version(VERSION, 9, 1)
         };
         let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
         for m in
@@ -623,7 +678,8 @@ mod tests {
             ..Default::default()
         };
         for m in [
-            FromRuntime::Hello(Hello { version: VERSION, pid: 9, uffd_features: 0x1ffff }),
+            FromRuntime::Hello(Hello::of_version(VERSION, 9, 0x1ffff)),
+            FromRuntime::Hello(again),
             FromRuntime::Report(Box::new(report)),
             FromRuntime::Refused("no userfaultfd".into()),
         ] {
@@ -656,9 +712,33 @@ mod tests {
             assert_eq!(ToRuntime::decode(body(&bad.encode())), Err(Malformed), "{path:?}");
         }
         let mut bytes = configure(vec![on(MediumKind::File, "/v")]).encode();
-        let last = bytes.len() - 1 - 8;
-        bytes[last] = 0xff;
+        let at = bytes.windows(2).position(|w| w == b"/v").unwrap();
+        bytes[at + 1] = 0xff;
         assert_eq!(ToRuntime::decode(body(&bytes)), Err(Malformed), "not UTF-8");
+    }
+
+    #[test]
+    fn a_note_is_text_and_bounded() {
+        let with = |note: String| match configure(vec![]) {
+            ToRuntime::Configure(c) => ToRuntime::Configure(Configure { note, ..c }),
+            other => other,
+        };
+        let good = with("x".repeat(NOTE_BYTES_MAX));
+        assert_eq!(ToRuntime::decode(body(&good.encode())), Ok(good));
+        let long = with("x".repeat(NOTE_BYTES_MAX + 1)).encode();
+        assert_eq!(ToRuntime::decode(body(&long)), Err(Malformed));
+        let mut bytes = with("xy".into()).encode();
+        *bytes.last_mut().unwrap() = 0xff;
+        assert_eq!(ToRuntime::decode(body(&bytes)), Err(Malformed), "not UTF-8");
+    }
+
+    #[test]
+    fn a_hello_of_another_version_is_read_as_far_as_it_is_common() {
+        let mut bytes = FromRuntime::Hello(Hello::of_version(VERSION, 9, 1)).encode();
+        bytes[5..9].copy_from_slice(&(VERSION + 1).to_le_bytes());
+        bytes.extend_from_slice(b"more");
+        let hello = FromRuntime::Hello(Hello::of_version(VERSION + 1, 9, 1));
+        assert_eq!(FromRuntime::decode(&bytes[4..]), Ok(hello));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The agent: the runtime's thread that talks to the planner.
 //!
 //! It builds the runtime when the planner says what to build, closes and opens windows, hands
-//! plans to the movers, and reports. It decides nothing. When the planner goes away it drops what
-//! was planned and ends; the pager goes on serving.
+//! plans to the movers, and reports. It decides nothing. When the planner goes away, or talks
+//! nonsense, it drops what was planned and waits for another (`link.rs`); the pager goes on
+//! serving.
 
 use crate::forks;
+use crate::link::{End, Link};
 use crate::loader::{self, Loads};
 use crate::locked;
 use crate::mover::{Mover, Queue};
@@ -19,15 +21,12 @@ use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{media, memory, proc, thread};
 use crate::tracker::Tracker;
 use crate::training;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::{
-    split_message, Configure, FromRuntime, Hello, Report, TierReport, ToRuntime, VERSION,
+    Configure, FromRuntime, Hello, PlanEntry, Report, TierReport, ToRuntime, VERSION,
 };
 use terrace_store::{pool, Page};
 
@@ -42,32 +41,81 @@ const ESTIMATE_EVERY: u32 = 16;
 /// Faults of our own that measure the wake-up overhead at start.
 const CALIBRATION_FAULTS: u64 = 33;
 
-/// Connects to the planner at `path` and serves it until it goes away.
-pub fn run(path: &std::path::Path) {
-    let Ok(stream) = UnixStream::connect(path) else { return };
-    let Some(mut link) = Link::new(stream) else { return };
+/// Connects to the planner at `path` and serves it, and those that come after it. `owner` is the
+/// user that this process was started as.
+pub fn run(path: &std::path::Path, owner: u32) {
+    let Some(mut link) = Link::open(path, owner) else { return };
     let uffd = match open_uffd() {
         Ok(u) => u,
         Err(why) => {
-            link.send(&FromRuntime::Refused(why));
-            return;
+            link.refuse(&why);
+            return link.close();
         }
     };
     crate::interpose::protect_fd(uffd.raw());
-    let pid = std::process::id();
-    link.send(&FromRuntime::Hello(Hello { version: VERSION, pid, uffd_features: uffd.features }));
-    let Some(ToRuntime::Configure(config)) = link.receive() else { return };
-    let (rt, queue) = match build(uffd, config) {
-        Ok(built) => built,
-        Err(why) => {
-            link.send(&FromRuntime::Refused(why));
+    let features = uffd.features;
+    let config = loop {
+        if let Some(config) = greet(&mut link, features, 1, None) {
+            break config;
+        }
+        if !link.await_next() {
             return;
         }
     };
-    let Some(tracker) = Tracker::new(rt) else { return };
+    let (rt, queue) = match build(uffd, config) {
+        Ok(built) => built,
+        Err(why) => {
+            link.refuse(&why);
+            return link.close();
+        }
+    };
+    let Some(tracker) = Tracker::new(rt) else {
+        link.refuse(NO_ROOM);
+        return link.close();
+    };
     let trainer = training::start(rt);
-    Agent { rt, queue, tracker, trainer, link, estimates: Vec::new(), estimated_with: 0 }.serve();
+    let note = rt.stores.config.note.clone();
+    let (estimates, estimated_with) = (Vec::new(), 0);
+    let mut agent = Agent { rt, queue, tracker, trainer, link, note, estimates, estimated_with };
+    loop {
+        agent.serve();
+        loop {
+            if !agent.link.await_next() {
+                return;
+            }
+            if agent.welcome() {
+                break;
+            }
+        }
+    }
 }
+
+/// Says hello; the answer is what to build. `None` if there was none, or not one like that.
+fn greet(
+    link: &mut Link,
+    uffd_features: u64,
+    window: u32,
+    in_force: Option<Configure>,
+) -> Option<Configure> {
+    let pid = std::process::id();
+    let hello = Hello { version: VERSION, pid, uffd_features, window, in_force };
+    link.send(&FromRuntime::Hello(hello));
+    match link.receive() {
+        Ok(ToRuntime::Configure(config)) => Some(config),
+        Ok(_) => {
+            link.refuse("its planner has not said how it is to be tiered");
+            None
+        }
+        Err(End::Nonsense) => {
+            link.refuse(NONSENSE);
+            None
+        }
+        Err(End::Gone) => None,
+    }
+}
+
+/// What a planner is told whose messages cannot be read.
+const NONSENSE: &str = "its planner sent what is not a message of this version";
 
 /// The features in order of what we can do without: all, then without fork events, which need
 /// CAP_SYS_PTRACE.
@@ -170,6 +218,8 @@ struct Agent {
     queue: Arc<Queue>,
     tracker: Tracker,
     link: Link,
+    /// The latest planner's note to its successor.
+    note: String,
     /// By tier: stored share in thousandths, decode time in ns.
     estimates: Vec<(u32, u32)>,
     /// The dictionary (0 for none) that the estimates were made with.
@@ -178,28 +228,59 @@ struct Agent {
 }
 
 impl Agent {
-    fn serve(mut self) {
-        while let Some(message) = self.link.receive() {
-            match message {
-                ToRuntime::Configure(_) => {}
-                ToRuntime::Window(n) => self.window(n),
-                ToRuntime::Plan(entries) => {
-                    let regions = entries
-                        .iter()
-                        .filter_map(|e| Some((self.rt.table.get(e.region)?, e.tier)))
-                        .filter(|(r, _)| r.is_followed());
-                    let jobs: Vec<_> = regions.collect();
-                    for (r, tier) in &jobs {
-                        r.tier.store(tier.0, Ordering::Relaxed);
-                    }
-                    self.drop_plan(jobs);
-                    self.tracker.open(self.rt.window.load(Ordering::Relaxed));
+    /// Greets the next planner. `false` if it wants other tiers than there are.
+    fn welcome(&mut self) -> bool {
+        let rt = self.rt;
+        let in_force = Configure { note: self.note.clone(), ..rt.stores.config.clone() };
+        let window = rt.window.load(Ordering::Relaxed);
+        let asked = greet(&mut self.link, rt.uffd.features, window, Some(in_force.clone()));
+        let Some(config) = asked else { return false };
+        self.note.clone_from(&config.note);
+        // All else was built.
+        let is_same = config == Configure { note: config.note.clone(), ..in_force };
+        if !is_same {
+            self.link.refuse("it has been tiered by another configuration, which is in force");
+        }
+        is_same
+    }
+
+    /// Serves one planner until it is gone.
+    fn serve(&mut self) {
+        loop {
+            let nonsense = match self.link.receive() {
+                Ok(ToRuntime::Window(n)) => {
+                    self.window(n);
+                    continue;
                 }
-            }
+                Ok(ToRuntime::Plan(entries)) if self.plan(&entries) => continue,
+                Ok(ToRuntime::Plan(_)) => "its planner named a tier that there is not",
+                Ok(ToRuntime::Configure(_)) => "its planner configured it twice",
+                Err(End::Nonsense) => NONSENSE,
+                Err(End::Gone) => break,
+            };
+            self.link.refuse(nonsense);
+            break;
         }
         // No planner: nothing new is moved; what is stored stays and is served on demand.
         self.drop_plan(Vec::new());
         self.tracker.close();
+    }
+
+    /// Hands a plan to the movers. `false` if it names tiers that there are not. Regions that there
+    /// are not are nobody's fault: they have gone since the report.
+    fn plan(&mut self, entries: &[PlanEntry]) -> bool {
+        let exists = |t: TierId| t == TierId::DRAM || self.rt.stores.get(t).is_some();
+        if !entries.iter().all(|e| exists(e.tier)) {
+            return false;
+        }
+        let regions = entries.iter().filter_map(|e| Some((self.rt.table.get(e.region)?, e.tier)));
+        let jobs: Vec<_> = regions.filter(|(r, _)| r.is_followed()).collect();
+        for (r, tier) in &jobs {
+            r.tier.store(tier.0, Ordering::Relaxed);
+        }
+        self.drop_plan(jobs);
+        self.tracker.open(self.rt.window.load(Ordering::Relaxed));
+        true
     }
 
     fn drop_plan(&self, jobs: Vec<(&'static crate::region::Region, TierId)>) {
@@ -349,47 +430,5 @@ pub fn drop_plans() {
     queue.replace(std::iter::empty());
     while !queue.is_idle() {
         thread::sleep_us(100);
-    }
-}
-
-/// The connection to the planner.
-struct Link {
-    stream: UnixStream,
-    buffer: Vec<u8>,
-}
-
-impl Link {
-    fn new(stream: UnixStream) -> Option<Link> {
-        let raised = proc::raise_fd(stream.as_raw_fd())?;
-        crate::interpose::protect_fd(raised);
-        let stream = proc::stream_from(raised);
-        Some(Link { stream, buffer: Vec::new() })
-    }
-
-    /// Sends; a planner that is gone is noticed when receiving.
-    fn send(&mut self, message: &FromRuntime) {
-        let _ = self.stream.write_all(&message.encode());
-    }
-
-    /// The next message; `None` when the planner is gone or talks nonsense.
-    fn receive(&mut self) -> Option<ToRuntime> {
-        loop {
-            match split_message(&self.buffer).ok()? {
-                Some((body, used)) => {
-                    let message = ToRuntime::decode(body).ok();
-                    self.buffer.drain(..used);
-                    return message;
-                }
-                None => {
-                    let mut chunk = [0u8; 16 << 10];
-                    match self.stream.read(&mut chunk) {
-                        Ok(0) => return None,
-                        Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
-                        Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                        Err(_) => return None,
-                    }
-                }
-            }
-        }
     }
 }

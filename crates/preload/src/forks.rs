@@ -19,6 +19,7 @@
 
 use crate::agent;
 use crate::interpose;
+use crate::link;
 use crate::promoter::Promoter;
 use crate::runtime::Runtime;
 use crate::stats;
@@ -134,8 +135,11 @@ pub extern "C" fn in_child() {
 /// Before the process ends: children that still miss pages get them first.
 pub extern "C" fn at_exit() {
     // A child that only borrows this memory (vfork) ends without us.
-    let is_owner = || PID.load(Ordering::Relaxed) == std::process::id();
-    let Some(rt) = runtime().filter(|rt| rt.sees_forks() && is_owner()) else { return };
+    if !memory::is_original() || PID.load(Ordering::Relaxed) != std::process::id() {
+        return;
+    }
+    link::remove_door();
+    let Some(rt) = runtime().filter(|rt| rt.sees_forks()) else { return };
     // The pager counts a child when it reads the fork's event; a call behind that event says that
     // it has. Not worth a hang: if the bell cannot be had, the children look after themselves.
     if rt.doorbell.try_call(|_| ()).is_some() {

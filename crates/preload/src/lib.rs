@@ -17,6 +17,7 @@
 pub mod agent;
 pub mod forks;
 pub mod interpose;
+pub mod link;
 pub mod loader;
 pub mod locked;
 pub mod mover;
@@ -53,5 +54,7 @@ extern "C" fn start() {
         return;
     }
     interpose::install_handlers();
-    sys::thread::spawn(c"terrace-agent", move || agent::run(std::path::Path::new(&path)));
+    // Before the program can become another user.
+    let owner = sys::socket::effective_user();
+    sys::thread::spawn(c"terrace-agent", move || agent::run(std::path::Path::new(&path), owner));
 }

@@ -1,10 +1,49 @@
-//! Media and tiers as a configuration file has them: the inverse of [`super::file::parse`].
+//! Media and tiers, or all of a configuration, as a file has them: the inverse of
+//! [`super::file::parse`].
 
 use std::fmt::Write as _;
 
 use terrace_core::tier::{Medium, TierSpec};
 
+use super::{file, Config, ConfigError};
 use crate::media;
+use crate::preset::Preset;
+
+const PRESET: &str = "# preset: ";
+
+/// All of a configuration, for a planner that continues another's work ([`read_whole`]).
+pub fn whole(config: &Config) -> String {
+    let (policy, run) = (&config.policy, &config.run);
+    let threshold = match policy.threshold {
+        super::Threshold::Hotness(hotness) => format!("{hotness:?}"),
+        named => format!("{:?}", named.to_string()),
+    };
+    format!(
+        "{PRESET}{}\n{}[policy]\nkind = {:?}\nalpha = {:?}\nthreshold = {threshold}\n\
+         usd_per_core_month = {:?}\n\n[run]\nwindow_s = {:?}\nmove_threads = {}\n\
+         move_mib_s = {}\nsamples_per_region = {}\ncutoff_bytes = {}\ncooling_windows = {}\n",
+        config.preset,
+        toml(config.dram(), &config.tiers),
+        policy.kind.name(),
+        policy.alpha,
+        policy.usd_per_core_month,
+        run.window_s,
+        run.move_threads,
+        run.move_mib_s,
+        run.samples_per_region,
+        run.cutoff_bytes,
+        run.cooling_windows,
+    )
+}
+
+/// Reads what [`whole`] wrote; `name` stands for the file in complaints.
+pub fn read_whole(name: &str, text: &str) -> Result<Config, ConfigError> {
+    let mut config = file::parse(name, text, Preset::Auto)?;
+    if let Some(preset) = text.lines().next().and_then(|l| l.strip_prefix(PRESET)) {
+        preset.clone_into(&mut config.preset);
+    }
+    Ok(config)
+}
 
 /// `[[medium]]` and `[[tier]]` sections that are read as these tiers, on their media and `dram`.
 pub fn toml(dram: &Medium, tiers: &[TierSpec]) -> String {
@@ -37,8 +76,30 @@ pub fn toml(dram: &Medium, tiers: &[TierSpec]) -> String {
 mod tests {
     use super::*;
     use crate::config::file;
-    use crate::preset::{self, Preset};
+    use crate::config::{PolicyKind, Threshold};
+    use crate::preset;
     use terrace_core::tier::{Codec, Pool};
+
+    #[test]
+    fn a_whole_configuration_is_read_back() {
+        for preset in [Preset::Auto, Preset::Tierscape] {
+            let mut config = Config::from_preset(preset);
+            for threshold in [Threshold::Moderate, Threshold::Share(0.3), Threshold::Hotness(12.0)]
+            {
+                config.policy.threshold = threshold;
+                config.policy.kind = PolicyKind::Waterfall;
+                config.policy.alpha = 0.125;
+                config.run.window_s = 0.2;
+                config.run.samples_per_region = 7;
+                let text = whole(&config);
+                let read = read_whole("t", &text).unwrap();
+                assert_eq!(read.tiers, config.tiers, "{text}");
+                assert_eq!(read.policy, config.policy, "{text}");
+                assert_eq!(read.run, config.run, "{text}");
+                assert_eq!((&read.preset, read.dram()), (&config.preset, config.dram()));
+            }
+        }
+    }
 
     #[test]
     fn what_is_written_is_read_back() {

@@ -16,15 +16,15 @@ use terrace_core::hotness::{RegionHistory, WindowSeen};
 use terrace_core::plan::{
     Analytical, Model, Plan, Policy, RegionView, Threshold, Torture, Waterfall,
 };
-use terrace_core::tier::{MediumKind, Pool, TierId};
+use terrace_core::tier::{MediumKind, Pool, TierId, TierSpec};
 use terrace_core::wire::{
-    split_message, Configure, FromRuntime, PlanEntry, RegionReport, Report, TierConfig, ToRuntime,
-    REFUSALS, VERSION,
+    split_message, Configure, FromRuntime, Hello, PlanEntry, RegionReport, Report, TierConfig,
+    ToRuntime, NOTE_BYTES_MAX, REFUSALS, VERSION,
 };
 
 use super::session::Shared;
 use super::signals;
-use crate::config::{self, PolicyKind};
+use crate::config::{self, Config, PolicyKind};
 use crate::doctor::{self, TrackerChoice};
 use crate::status::ApplicationStatus;
 
@@ -32,6 +32,8 @@ use crate::status::ApplicationStatus;
 const SHORT_WINDOWS: u32 = 2;
 /// How much shorter they are.
 const SHORT_WINDOW_SHARE: f64 = 0.25;
+/// Longest second window of a planner that continues another's work.
+const CATCH_UP: Duration = Duration::from_millis(400);
 /// Faults after which a tier's measured latency replaces the estimate.
 const FAULTS_TO_TRUST: u64 = 200;
 /// Pages after which a tier's measured ratio replaces the estimate.
@@ -94,7 +96,7 @@ impl Application {
     /// Plans until the application goes away.
     pub(super) fn serve(mut self) -> Result<()> {
         match self.receive()? {
-            Some(FromRuntime::Hello(h)) if h.version == VERSION => {}
+            Some(FromRuntime::Hello(h)) if h.version == VERSION => self.serve_after(&h),
             Some(FromRuntime::Hello(h)) => bail!(
                 "its runtime speaks version {} of the protocol, this terrace version {VERSION}; \
                  install both from one build",
@@ -103,16 +105,23 @@ impl Application {
             Some(FromRuntime::Refused(why)) => bail!("{why}"),
             Some(FromRuntime::Report(_)) => bail!("its runtime reported before it said hello"),
             // A short-lived program that ended before its runtime was up.
-            None => return Ok(()),
+            None => Ok(()),
         }
-        if self.send(&ToRuntime::Configure(self.configure())).is_err() {
+    }
+
+    /// Plans for a runtime that has said hello, until it goes away.
+    pub(super) fn serve_after(mut self, hello: &Hello) -> Result<()> {
+        self.shared.has_door(self.pid, hello.pid);
+        // What it was built to, if it was: it has said what that is, and we have agreed.
+        let built = hello.in_force.clone().map(|c| Configure { note: self.note(), ..c });
+        let configure = built.unwrap_or_else(|| self.configure());
+        if self.send(&ToRuntime::Configure(configure)).is_err() {
             // Ended before it could be told anything.
             return Ok(());
         }
-        let window_s = self.shared.config.run.window_s;
-        for window in 1.. {
-            let share = if window <= SHORT_WINDOWS { SHORT_WINDOW_SHARE } else { 1.0 };
-            std::thread::sleep(Duration::from_secs_f64(window_s * share));
+        let first = hello.window.max(1);
+        for window in first.. {
+            std::thread::sleep(self.window_time(window - first, hello.in_force.is_some()));
             if self.send(&ToRuntime::Window(window + 1)).is_err() {
                 break;
             }
@@ -138,6 +147,27 @@ impl Application {
         Ok(())
     }
 
+    /// How long the planner's `n`th window lasts. One who continues another's work comes late: the
+    /// regions are known, and most of their pages may be in tiers already.
+    fn window_time(&self, n: u32, is_successor: bool) -> Duration {
+        let whole = Duration::from_secs_f64(self.shared.config.run.window_s);
+        match n {
+            0 if is_successor => Duration::ZERO,
+            1 if is_successor => whole.mul_f64(SHORT_WINDOW_SHARE).min(CATCH_UP),
+            n if n < SHORT_WINDOWS => whole.mul_f64(SHORT_WINDOW_SHARE),
+            _ => whole,
+        }
+    }
+
+    /// What a planner has to know that continues our work.
+    fn note(&self) -> String {
+        let mut note = config::write::whole(&self.shared.config);
+        if note.len() > NOTE_BYTES_MAX {
+            note.clear();
+        }
+        note
+    }
+
     fn configure(&self) -> Configure {
         let c = &self.shared.config;
         let clamp8 = |n: u32, max: u32| n.min(max) as u8;
@@ -147,20 +177,9 @@ impl Application {
             cooling_windows: clamp8(c.run.cooling_windows, 64),
             move_threads: clamp8(c.run.move_threads, 8),
             move_mib_s: u32::try_from(c.run.move_mib_s).unwrap_or(0),
-            tiers: c
-                .tiers
-                .iter()
-                .map(|t| TierConfig {
-                    codec: t.codec,
-                    level: t.level,
-                    pool: t.pool,
-                    medium: t.medium.kind,
-                    latency_ns: t.medium.latency_ns,
-                    bandwidth_mib_s: t.medium.bandwidth_mib_s,
-                    place: t.medium.place.clone(),
-                })
-                .collect(),
+            tiers: tiers_of(c),
             torture_seed: c.run.torture_seed,
+            note: self.note(),
         }
     }
 
@@ -430,6 +449,20 @@ fn faulted_pages(report: &Report) -> u64 {
 fn pages_moved(report: &Report) -> u64 {
     let planned = report.demoted_pages + report.migrated_pages + report.promoted_pages;
     planned + faulted_pages(report)
+}
+
+/// The tiers as the runtime has them.
+pub(super) fn tiers_of(config: &Config) -> Vec<TierConfig> {
+    let tier = |t: &TierSpec| TierConfig {
+        codec: t.codec,
+        level: t.level,
+        pool: t.pool,
+        medium: t.medium.kind,
+        latency_ns: t.medium.latency_ns,
+        bandwidth_mib_s: t.medium.bandwidth_mib_s,
+        place: t.medium.place.clone(),
+    };
+    config.tiers.iter().map(tier).collect()
 }
 
 fn threshold(t: config::Threshold) -> Threshold {

@@ -3,7 +3,7 @@
 //! The program is a child of this process and shares its terminal. Every process of it that loads
 //! the runtime connects to a socket of this session (`session.rs`) and is planned for by a thread
 //! of its own (`application.rs`). Nothing here is on the way of a page: if this process is killed,
-//! the runtime goes on serving what it holds.
+//! the runtime goes on serving what it holds, and waits for another planner (`attach.rs`).
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -16,8 +16,11 @@ use crate::doctor;
 use crate::preflight::{self, uffd_probe};
 
 mod application;
+pub mod attach;
 mod session;
 mod signals;
+
+pub use signals::trusted_peer;
 
 /// Options of `terrace run`.
 #[derive(clap::Args, Clone, Debug)]

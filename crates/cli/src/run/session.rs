@@ -1,11 +1,12 @@
-//! A session: the sockets of one `terrace run` and what it knows of its applications.
+//! A session: the sockets of one `terrace run` or `attach` and what it knows of its applications.
 //!
 //! Two sockets in this user's private directory: `PID.link`, where runtimes connect, and
 //! `PID.sock`, where `terrace status` asks. Both go away with the session.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,12 +22,18 @@ use crate::status::{self, ApplicationStatus, SessionStatus};
 /// A question is one short line; whoever does not send it in this time is not `terrace status`.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How often, and how long apart, it is looked whether an application that hung up has ended.
+const DESERTED_LOOKS: u32 = 25;
+const DESERTED_PAUSE: Duration = Duration::from_millis(20);
+
 /// What the threads of a session share.
 pub(super) struct Shared {
     /// What was asked for.
     pub config: Config,
     timeline: Option<Mutex<File>>,
     applications: Mutex<BTreeMap<u32, ApplicationStatus>>,
+    /// Where runtimes listen, by process as we see it (theirs may have another id for themselves).
+    doors: Mutex<BTreeMap<u32, PathBuf>>,
 }
 
 /// An open session. Dropping it removes its sockets.
@@ -43,8 +50,8 @@ impl Session {
         let ask = status::session_socket_path(std::process::id())
             .context("no place for this session's socket")?;
         let link = ask.with_extension("link");
-        let shared =
-            Arc::new(Shared { config, timeline, applications: Mutex::new(BTreeMap::new()) });
+        let (applications, doors) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { config, timeline, applications, doors });
         let session = Session { shared: shared.clone(), link, ask };
         let (links, asks) = (listen(&session.link)?, listen(&session.ask)?);
         let for_links = shared.clone();
@@ -61,6 +68,11 @@ impl Session {
             }
         });
         Ok(session)
+    }
+
+    /// What its threads share.
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
     }
 
     /// Where runtimes connect.
@@ -92,6 +104,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        let pids: Vec<u32> = self.shared.doors().keys().copied().collect();
+        for pid in pids {
+            self.shared.remove_deserted(pid);
+        }
         for path in [&self.link, &self.ask] {
             // Gone already is as good.
             let _ = std::fs::remove_file(path);
@@ -102,6 +118,26 @@ impl Drop for Session {
 impl Shared {
     fn applications(&self) -> MutexGuard<'_, BTreeMap<u32, ApplicationStatus>> {
         self.applications.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doors(&self) -> MutexGuard<'_, BTreeMap<u32, PathBuf>> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes where the runtime of process `pid` listens, which calls itself `own_pid`.
+    pub(super) fn has_door(&self, pid: u32, own_pid: u32) {
+        if let Ok(path) = status::runtime_socket_path(own_pid) {
+            self.doors().insert(pid, path);
+        }
+    }
+
+    /// Removes the socket of a process that has ended. Whether it is still there.
+    fn remove_deserted(&self, pid: u32) -> bool {
+        let Some(path) = self.doors().get(&pid).cloned() else { return false };
+        if status::is_deserted(&path) {
+            let _ = std::fs::remove_file(&path);
+        }
+        path.exists()
     }
 
     /// Publishes what is known of an application, and appends its last window to the timeline.
@@ -129,27 +165,44 @@ fn open_timeline(path: &Path) -> Result<Mutex<File>> {
 fn listen(path: &Path) -> Result<UnixListener> {
     // A socket of an earlier process with our id that was killed.
     let _ = std::fs::remove_file(path);
-    UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))
+    let listener = UnixListener::bind(path).and_then(|listener| {
+        std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        Ok(listener)
+    });
+    listener.with_context(|| format!("cannot listen on {}", path.display()))
 }
 
 fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
-    let Some((pid, _)) = signals::peer(&stream) else { return };
-    match Application::new(pid, stream, shared).serve() {
+    let Some(pid) = signals::trusted_peer(&stream) else { return };
+    match Application::new(pid, stream, shared.clone()).serve() {
         Ok(()) => {}
         Err(e) => eprintln!("terrace: process {pid} is not tiered: {e:#}"),
     }
+    // It removes its socket itself unless it was killed, is another user or has another root by
+    // now. Its descriptors are closed one after the other.
+    for _ in 0..DESERTED_LOOKS {
+        if !shared.remove_deserted(pid) {
+            break;
+        }
+        std::thread::sleep(DESERTED_PAUSE);
+    }
+    shared.doors().remove(&pid);
 }
 
 fn answer(mut stream: UnixStream, shared: &Shared) -> std::io::Result<()> {
     stream.set_read_timeout(Some(ASK_TIMEOUT))?;
     stream.set_write_timeout(Some(ASK_TIMEOUT))?;
+    if signals::trusted_peer(&stream).is_none() {
+        return Ok(());
+    }
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line)?;
     if line.trim_end() != status::ASK {
         return writeln!(stream, "{{\"error\":\"send {}\"}}", status::ASK.replace('"', "'"));
     }
     let applications = shared.applications().values().cloned().collect();
-    let all = SessionStatus { supervisor_pid: std::process::id(), applications };
+    let processes = shared.doors().keys().copied().collect();
+    let all = SessionStatus { supervisor_pid: std::process::id(), applications, processes };
     serde_json::to_writer(&stream, &all)?;
     writeln!(stream)
 }

@@ -38,12 +38,46 @@ pub fn forward_to(pid: u32) {
     PROGRAM.store(pid as i32, Ordering::Relaxed);
 }
 
+/// Has SIGINT, SIGTERM and SIGHUP wait for [`wait_for_end`], in threads started from now on too.
+pub fn hold_back_end() {
+    let set = end_signals();
+    // SAFETY: changes the mask of the calling thread to include an initialised set.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+}
+
+/// Waits until one of the signals held back comes, and returns it.
+pub fn wait_for_end() -> i32 {
+    let (set, mut signal) = (end_signals(), 0);
+    // SAFETY: an initialised set, and a place for the answer.
+    unsafe { libc::sigwait(&set, &mut signal) };
+    signal
+}
+
+fn end_signals() -> libc::sigset_t {
+    // SAFETY: the set is initialised before anything is added to it.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
 /// CPU time of the calling thread, in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills `t`.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The process at the other end of a socket, if it may be there: one of this user, or root's. The
+/// sockets' directory is private already; this is for the day on which it is not.
+pub fn trusted_peer(stream: &std::os::unix::net::UnixStream) -> Option<u32> {
+    let (ours, _) = crate::preflight::uffd_probe::effective_ids();
+    peer(stream).filter(|(_, user)| *user == ours || *user == 0).map(|(pid, _)| pid)
 }
 
 /// The process at the other end of a socket: its id and user.

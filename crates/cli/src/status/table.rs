@@ -26,6 +26,10 @@ pub(super) fn render(found: &Found) -> String {
     for silent in &found.silent {
         let _ = writeln!(out, "{}: {}", silent.socket.display(), silent.why);
     }
+    for pid in &found.unplanned {
+        let _ =
+            writeln!(out, "process {pid} has no planner; give it one with: terrace attach {pid}");
+    }
     if out.is_empty() {
         out.push_str("no sessions; start one with: terrace run -- CMD\n");
     }

@@ -88,10 +88,22 @@ fn a_session_before_its_first_window_is_shown() {
                 last: serde_json::Value::Null,
                 totals: serde_json::Value::Null,
             }],
+            processes: vec![2],
         }],
-        silent: Vec::new(),
+        ..Found::default()
     };
     assert!(table::render(&found).contains("first window not finished"));
+}
+
+#[test]
+fn a_runtime_without_a_planner_is_named_and_what_a_dead_one_left_is_removed() {
+    let dir = Dir::new("unplanned");
+    let _alive = UnixListener::bind(dir.0.join("77.runtime")).unwrap();
+    drop(UnixListener::bind(dir.0.join("78.runtime")).unwrap());
+    let found = query_in(&dir.0).unwrap();
+    assert_eq!(found.unplanned, [77]);
+    assert!(!dir.0.join("78.runtime").exists());
+    assert!(table::render(&found).contains("terrace attach 77"));
 }
 
 #[test]

@@ -21,7 +21,7 @@
 use super::memory::{own, Arena};
 use super::proc;
 use crate::interpose;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -99,7 +99,9 @@ pub fn open(
             let dax = match known {
                 Some(dax) => dax,
                 None => {
-                    let dax = Dax::open(path, place.capacity_bytes).map_err(at_path)?;
+                    let in_the_clear = !place.is_enciphered;
+                    let dax =
+                        Dax::open(path, place.capacity_bytes, in_the_clear).map_err(at_path)?;
                     let dax: &'static Dax = Box::leak(Box::new(dax));
                     devices.0.push((place.path.clone(), dax));
                     dax
@@ -224,9 +226,10 @@ struct Dax {
 
 impl Dax {
     /// Maps the first `capacity` bytes of a device or file, all of it for 0.
-    fn open(path: &Path, capacity: u64) -> io::Result<Dax> {
+    fn open(path: &Path, capacity: u64, in_the_clear: bool) -> io::Result<Dax> {
         let flags = libc::O_CLOEXEC | libc::O_NOCTTY;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+        keeps_others_out(&file.metadata()?, in_the_clear)?;
         let (size, align) = size_of(&file)?;
         if capacity > size {
             let short = format!("it has {} MiB, not {}", size >> 20, capacity >> 20);
@@ -266,6 +269,23 @@ impl Dax {
         self.is_held.store(held, Ordering::Relaxed);
         held
     }
+}
+
+/// Whether a device or file is closed to other users, as far as it has to be: not everybody may
+/// write to it, and where pages are on it in the clear nobody else may read it or open it to others.
+/// (A group that may write to it is the administrator's choice; what is enciphered is checked.)
+fn keeps_others_out(of: &Metadata, in_the_clear: bool) -> io::Result<()> {
+    let (mode, others) = (of.mode() & 0o777, if in_the_clear { 0o066 } else { 0o002 });
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    if mode & others != 0 {
+        let may = if mode & 0o022 != 0 { "write to" } else { "read" };
+        return refuse(format!("other users can {may} it (mode {mode:o}); chmod 600 closes it"));
+    }
+    let owner = of.uid();
+    if in_the_clear && owner != 0 && owner != super::socket::effective_user() {
+        return refuse(format!("it belongs to user {owner} and would hold pages in the clear"));
+    }
+    Ok(())
 }
 
 /// Bytes of a device or file, and what the length of a mapping must be a multiple of.
@@ -370,7 +390,9 @@ impl BlockDevice for DaxPart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
     use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
 
     fn whole() -> Share {
         Share { index: 0, of: 1 }
@@ -381,7 +403,37 @@ mod tests {
         let path = format!("/dev/shm/terrace-{name}-{}", std::process::id());
         let mut file = File::create(&path).expect("shared memory");
         file.write_all(&vec![0; bytes]).expect("room in it");
+        set_mode(&path, 0o600);
         path
+    }
+
+    fn set_mode(path: &str, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("our own file");
+    }
+
+    #[test]
+    fn a_device_open_to_others_is_refused() {
+        let path = device("open", 1 << 20);
+        for (mode, is_enciphered, why) in [
+            (0o600, true, None),
+            (0o644, true, None),
+            (0o660, true, None),
+            (0o602, true, Some("write to it (mode 602)")),
+            (0o600, false, None),
+            (0o640, false, Some("read it (mode 640)")),
+            (0o604, false, Some("read it")),
+            (0o606, false, Some("write to it")),
+        ] {
+            set_mode(&path, mode);
+            let place = place(&path, is_enciphered);
+            let said = open(MediumKind::Dax, &place, 0, whole(), &mut Devices::default()).err();
+            match (&said, why) {
+                (None, None) => {}
+                (Some(said), Some(why)) if said.contains(why) => {}
+                _ => panic!("mode {mode:o}, enciphered {is_enciphered}: {said:?}"),
+            }
+        }
+        std::fs::remove_file(path).expect("removed");
     }
 
     fn place(path: &str, is_enciphered: bool) -> Place {

@@ -13,6 +13,7 @@ pub mod inherit;
 pub mod media;
 pub mod memory;
 pub mod proc;
+pub mod socket;
 pub mod sync;
 pub mod thread;
 pub mod uffd;

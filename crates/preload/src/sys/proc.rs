@@ -229,6 +229,12 @@ pub fn stream_from(fd: RawFd) -> std::os::unix::net::UnixStream {
     unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
 }
 
+/// Owns a descriptor made by [`raise_fd`] as a socket that listens.
+pub fn listener_from(fd: RawFd) -> std::os::unix::net::UnixListener {
+    // SAFETY: `raise_fd` made the descriptor for us, and nobody else owns it.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
+}
+
 /// Writes one line to standard error, without any buffer or lock, and ends the process. For the
 /// one case in which going on would mean wrong bytes.
 pub fn die(line: &str) -> ! {

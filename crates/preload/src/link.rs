@@ -1,0 +1,140 @@
+//! The connection to the planner, and the door at which the next one knocks when it is gone.
+//!
+//! The first planner listens, and the runtime connects to it (`TERRACE_SOCKET`). Beside that socket,
+//! in the same private directory, the runtime then listens itself, at `PID.runtime`: should its
+//! planner die, `terrace attach PID` connects there. Meanwhile the agent sleeps in `accept`.
+//!
+//! Whoever is at the other end must be the user that this process was started as, or root: the
+//! sockets' directory says so, and the kernel is asked again for each connection.
+
+use crate::interpose;
+use crate::sys::{proc, socket, thread};
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use terrace_core::wire::{split_message, FromRuntime, ToRuntime};
+
+/// Why there is no next message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The planner is gone.
+    Gone,
+    /// What it sent is not a message.
+    Nonsense,
+}
+
+/// A connection, or the wait for one.
+pub struct Link {
+    /// Keeps its descriptor for good, whatever connection is behind it.
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    door: Option<UnixListener>,
+    owner: u32,
+}
+
+/// Where this process listens, and its id.
+static DOOR: OnceLock<(PathBuf, u32)> = OnceLock::new();
+
+impl Link {
+    /// Connects to the planner at `path`. `owner` is the user that this process was started as.
+    pub fn open(path: &Path, owner: u32) -> Option<Link> {
+        let mut stream = UnixStream::connect(path).ok().filter(|s| is_trusted(s, owner))?;
+        let Some(raised) = proc::raise_fd(stream.as_raw_fd()) else {
+            let why = "it may not open descriptors enough (RLIMIT_NOFILE; 128 will do)";
+            let _ = stream.write_all(&FromRuntime::Refused(why.into()).encode());
+            return None;
+        };
+        interpose::protect_fd(raised);
+        let stream = proc::stream_from(raised);
+        Some(Link { stream, buffer: Vec::new(), door: open_door(path), owner })
+    }
+
+    /// Sends; a planner that is gone is noticed when receiving.
+    pub fn send(&mut self, message: &FromRuntime) {
+        let _ = self.stream.write_all(&message.encode());
+    }
+
+    /// The next message.
+    pub fn receive(&mut self) -> Result<ToRuntime, End> {
+        loop {
+            match split_message(&self.buffer).map_err(|_| End::Nonsense)? {
+                Some((body, used)) => {
+                    let message = ToRuntime::decode(body).map_err(|_| End::Nonsense);
+                    self.buffer.drain(..used);
+                    return message;
+                }
+                None => {
+                    let mut chunk = [0u8; 16 << 10];
+                    match self.stream.read(&mut chunk) {
+                        Ok(0) => return Err(End::Gone),
+                        Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                        Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                        Err(_) => return Err(End::Gone),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the planner why it is not listened to any longer.
+    pub fn refuse(&mut self, why: &str) {
+        self.send(&FromRuntime::Refused(why.into()));
+    }
+
+    /// Ends this connection and waits for another planner. `false` if none can come.
+    pub fn await_next(&mut self) -> bool {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        // Not kept: a broken planner may have made it large.
+        self.buffer = Vec::new();
+        let Some(door) = &self.door else { return false };
+        loop {
+            match door.accept() {
+                Ok((stream, _)) if is_trusted(&stream, self.owner) => {
+                    if socket::put_in_place(&self.stream, stream) {
+                        return true;
+                    }
+                }
+                Ok(_) => {}
+                // No descriptor is free, mostly. The planner waits in the queue meanwhile.
+                Err(_) => thread::sleep_us(200_000),
+            }
+        }
+    }
+
+    /// Ends it for good: this process is not tiered.
+    pub fn close(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        remove_door();
+    }
+}
+
+fn is_trusted(stream: &UnixStream, owner: u32) -> bool {
+    socket::peer_user(stream).is_some_and(|user| user == owner || user == 0)
+}
+
+fn open_door(planner: &Path) -> Option<UnixListener> {
+    let pid = std::process::id();
+    let path = planner.with_file_name(format!("{pid}.runtime"));
+    let door = socket::listen(&path).ok()?;
+    let raised = proc::raise_fd(door.as_raw_fd())?;
+    interpose::protect_fd(raised);
+    let _ = DOOR.set((path, pid));
+    Some(proc::listener_from(raised))
+}
+
+/// At the end of the process. Where it cannot (another root directory, another user), or does not
+/// come to this, planner or `terrace status` remove what is left.
+pub fn remove_door() {
+    let Some((path, pid)) = DOOR.get() else { return };
+    // A child of vfork shares our memory and comes here too.
+    if *pid != std::process::id() {
+        return;
+    }
+    if std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
