@@ -148,7 +148,7 @@ def test_a_strangers_socket_is_not_trusted(
                     "LD_PRELOAD": str(library),
                     "TERRACE_SOCKET": str(theirs),
                 }
-                line = [program("steady"), "8", "now"]
+                line = [str(program("steady")), "8", "now"]
                 with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as tiered:
                     assert listener.stdout.readline() == "heard 0\n"
                     tiered.terminate()

@@ -9,8 +9,8 @@
 use terrace_core::state::REGION_BYTES;
 use terrace_core::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_MAX};
 use terrace_core::wire::{
-    split_message, Configure, FromRuntime, Hello, PlanEntry, RegionReport, Report, TierConfig,
-    TierReport, ToRuntime, NOTE_BYTES_MAX, VERSION,
+    encode_refusal, split_message, Configure, FromRuntime, Hello, Malformed, PlanEntry,
+    RegionReport, Report, TierConfig, TierReport, ToRuntime, NOTE_BYTES_MAX, VERSION,
 };
 
 /// Messages unless `TERRACE_FUZZ_RUNS` says otherwise: two or three seconds.
@@ -223,4 +223,46 @@ fn no_bytes_get_past_the_bounds() {
     }
     let least = runs / 50;
     assert!(seen.iter().all(|n| *n >= least), "too few whole messages to mean anything: {seen:?}");
+}
+
+#[test]
+fn a_note_is_text_and_bounded() {
+    let with = |note: String| {
+        let (cutoff_bytes, samples_per_region, cooling_windows) = (2990, 8, 1);
+        let (move_threads, move_mib_s, tiers) = (1, 0, Vec::new());
+        ToRuntime::Configure(Configure {
+            cutoff_bytes,
+            samples_per_region,
+            cooling_windows,
+            move_threads,
+            move_mib_s,
+            tiers,
+            note,
+        })
+    };
+    let good = with("x".repeat(NOTE_BYTES_MAX));
+    assert_eq!(ToRuntime::decode(&good.encode()[4..]), Ok(good));
+    let long = with("x".repeat(NOTE_BYTES_MAX + 1)).encode();
+    assert_eq!(ToRuntime::decode(&long[4..]), Err(Malformed));
+    let mut bytes = with("xy".into()).encode();
+    *bytes.last_mut().unwrap() = 0xff;
+    assert_eq!(ToRuntime::decode(&bytes[4..]), Err(Malformed), "not UTF-8");
+}
+
+#[test]
+fn a_refusal_is_the_same_without_a_heap() {
+    let mut out = [0; 512];
+    let whole = FromRuntime::Refused("no room".into());
+    assert_eq!(encode_refusal("no room", &mut out), whole.encode());
+    let long = encode_refusal(&"x".repeat(1000), &mut out);
+    assert_eq!(FromRuntime::decode(&long[4..]), Ok(FromRuntime::Refused("x".repeat(507))));
+}
+
+#[test]
+fn a_hello_of_another_version_is_read_as_far_as_it_is_common() {
+    let hello = |version| Hello { version, pid: 9, uffd_features: 1, window: 0, in_force: None };
+    let mut bytes = FromRuntime::Hello(hello(VERSION)).encode();
+    bytes[5..9].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    bytes.extend_from_slice(b"more");
+    assert_eq!(FromRuntime::decode(&bytes[4..]), Ok(FromRuntime::Hello(hello(VERSION + 1))));
 }

@@ -142,13 +142,9 @@ fn open_uffd() -> Result<Uffd, String> {
     Ok(uffd)
 }
 
-/// What is said when memory cannot be had.
-const NO_ROOM: &str =
-    "no room for the runtime's reservations (vm.overcommit_memory=2 or RLIMIT_AS)";
-
 fn build(uffd: Uffd, config: Configure) -> Result<(&'static Runtime, Arc<Queue>), String> {
     let stores = Stores::build(config, proc::mem_total_bytes())?;
-    build_over(uffd, stores).ok_or_else(|| NO_ROOM.to_string())
+    build_over(uffd, stores).ok_or_else(|| memory::NO_ROOM.to_string())
 }
 
 fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue>)> {

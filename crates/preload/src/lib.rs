@@ -38,7 +38,7 @@ pub mod training;
 static HEAP: sys::memory::OwnHeap = sys::memory::OwnHeap;
 
 /// Where the planner listens. Set by `terrace run`, inherited by what the program starts.
-pub const SOCKET_VARIABLE: &str = "TERRACE_SOCKET";
+pub const SOCKET_VARIABLE: &std::ffi::CStr = c"TERRACE_SOCKET";
 
 #[cfg(not(test))]
 #[used]
@@ -49,12 +49,15 @@ static START: extern "C" fn() = start;
 #[cfg(not(test))]
 extern "C" fn start() {
     interpose::resolve();
-    let Some(path) = std::env::var_os(SOCKET_VARIABLE) else { return };
-    if !sys::memory::reserve() {
+    let Some(path) = sys::proc::environment(SOCKET_VARIABLE) else { return };
+    if let Err(why) = sys::memory::reserve() {
+        link::refuse_without_heap(path, why);
         return;
     }
+    // A copy: programs write over their environment.
+    let path = path.to_path_buf();
     interpose::install_handlers();
     // Before the program can become another user.
     let owner = sys::socket::effective_user();
-    sys::thread::spawn(c"terrace-agent", move || agent::run(std::path::Path::new(&path), owner));
+    sys::thread::spawn(c"terrace-agent", move || agent::run(&path, owner));
 }

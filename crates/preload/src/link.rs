@@ -16,7 +16,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use terrace_core::wire::{split_message, FromRuntime, ToRuntime};
+use terrace_core::wire::{encode_refusal, split_message, FromRuntime, ToRuntime};
 
 /// Why there is no next message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +109,15 @@ impl Link {
     pub fn close(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
         remove_door();
+    }
+}
+
+/// Tells the planner at `path` why this process is not tiered, before there is a heap.
+pub fn refuse_without_heap(path: &Path, why: &str) {
+    let mut message = [0; 512];
+    let trusted = |s: &UnixStream| is_trusted(s, socket::effective_user());
+    if let Some(mut stream) = UnixStream::connect(path).ok().filter(trusted) {
+        let _ = stream.write_all(encode_refusal(why, &mut message));
     }
 }
 

@@ -122,9 +122,8 @@ impl Application {
         let first = hello.window.max(1);
         for window in first.. {
             std::thread::sleep(self.window_time(window - first, hello.in_force.is_some()));
-            if self.send(&ToRuntime::Window(window + 1)).is_err() {
-                break;
-            }
+            // One that has hung up may have said why, and has ended otherwise.
+            let _ = self.send(&ToRuntime::Window(window + 1));
             let report = match self.receive() {
                 Ok(Some(FromRuntime::Report(r))) => *r,
                 Ok(Some(FromRuntime::Refused(why))) => bail!("{why}"),
@@ -136,9 +135,7 @@ impl Application {
             let solve_start = Instant::now();
             let (plan, entries) = self.plan(&report);
             let solve = solve_start.elapsed();
-            if self.send(&ToRuntime::Plan(entries)).is_err() {
-                break;
-            }
+            let _ = self.send(&ToRuntime::Plan(entries));
             self.planner_cpu_ns += signals::thread_cpu_ns() - cpu_before;
             self.publish(&report, &plan, solve);
             self.histories.retain(|_, h| h.1 == window);

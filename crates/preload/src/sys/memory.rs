@@ -71,24 +71,51 @@ pub(super) fn own(start: u64, len: u64) -> bool {
     true
 }
 
-/// Maps the range that [`carve`] takes from. Called once, before anything else of the runtime;
-/// `false` if the system refuses (strict overcommit, RLIMIT_AS).
-pub fn reserve() -> bool {
-    let Some(witness) = map_copied(PAGE_BYTES as u64) else { return false };
+/// What is said when memory cannot be had.
+pub const NO_ROOM: &str =
+    "no room for the runtime's reservations (vm.overcommit_memory=2 or RLIMIT_AS)";
+
+/// Maps the heap, the range that [`carve`] takes from and the page that tells a child from its
+/// parent. Called once, before anything else of the runtime and before anything is allocated. The
+/// error is a line for a person; then nothing is reserved, and nothing must be allocated.
+pub fn reserve() -> Result<(), &'static str> {
+    // What is reserved counts as used, so a limit that lets us in would leave the program short.
+    if [libc::RLIMIT_AS, libc::RLIMIT_DATA].into_iter().any(is_limited) {
+        return Err("its address space is limited (RLIMIT_AS or RLIMIT_DATA, see `ulimit -v` and \
+                    `ulimit -d`), and the runtime reserves more of it than it uses");
+    }
+    let witness = map_witness().ok_or(NO_ROOM)?;
+    let heap = map(HEAP_BYTES, InChild::Absent).ok_or(NO_ROOM)?;
+    let Some(base) = map(SLOTS_BYTES + REGION_BYTES, InChild::Absent) else {
+        // SAFETY: mapped just now, and nothing refers to it.
+        unsafe { libc::munmap(heap as *mut libc::c_void, HEAP_BYTES as usize) };
+        return Err(NO_ROOM);
+    };
+    WITNESS.store(witness, Ordering::Release);
+    HEAP_BASE.store(heap as usize, Ordering::Release);
+    NEXT.store(base.next_multiple_of(REGION_BYTES), Ordering::Relaxed);
+    BASE.store(base, Ordering::Release);
+    Ok(())
+}
+
+/// A page that reads as 1 here and as 0 in every child.
+fn map_witness() -> Option<u64> {
+    let witness = map_copied(PAGE_BYTES as u64)?;
+    let page = witness as *mut libc::c_void;
     // SAFETY: our own page, made just now. It is written once, before its address is published.
-    let marked = unsafe {
-        let page = witness as *mut libc::c_void;
+    let is_marked = unsafe {
         page.cast::<u8>().write(1);
         libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0
     };
-    if !marked {
-        return false;
-    }
-    WITNESS.store(witness, Ordering::Release);
-    let Some(base) = map(SLOTS_BYTES + REGION_BYTES, InChild::Absent) else { return false };
-    NEXT.store(base.next_multiple_of(REGION_BYTES), Ordering::Relaxed);
-    BASE.store(base, Ordering::Release);
-    true
+    is_marked.then_some(witness)
+}
+
+/// Whether the program may have only so much of a resource that address space counts as.
+fn is_limited(resource: libc::__rlimit_resource_t) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills `limit`.
+    let known = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
+    known && limit.rlim_cur != libc::RLIM_INFINITY
 }
 
 /// Whether the runtime has taken address space in this process.

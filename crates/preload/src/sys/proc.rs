@@ -204,6 +204,19 @@ pub fn last_cpu(tid: u32) -> Option<usize> {
     after.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
+/// A path in the environment, as it is now: for the start, before the program's own code runs.
+/// Allocates nothing.
+pub fn environment(name: &std::ffi::CStr) -> Option<&'static std::path::Path> {
+    use std::os::unix::ffi::OsStrExt;
+    // SAFETY: the name is NUL-terminated, and so is what is found. It lies where the kernel put it
+    // and stays there until the program's own code changes its environment; the caller copies it.
+    let value = unsafe {
+        let found = libc::getenv(name.as_ptr());
+        (!found.is_null()).then(|| std::ffi::CStr::from_ptr(found))?
+    };
+    Some(std::path::Path::new(std::ffi::OsStr::from_bytes(value.to_bytes())))
+}
+
 /// A duplicate of `fd` with a number above those that programs use or close wholesale, the
 /// original being left to its owner.
 pub fn raise_fd(fd: RawFd) -> Option<RawFd> {

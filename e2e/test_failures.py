@@ -1,0 +1,418 @@
+"""What fails around a program: limits, devices, threads that get no processor time.
+
+The contract: the program goes on with every byte intact, or ends at once with one clear line. It
+never goes on with wrong bytes and never hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness import (
+    HARD,
+    Hang,
+    Run,
+    Sandbox,
+    faults_from_tiers,
+    is_alive,
+    pages_in_tiers,
+    wait_until,
+)
+from test_hazards import face
+from test_media import options_for
+from test_planner import conclude, start_pid
+
+Compiler = Callable[..., Path]
+
+pytestmark = pytest.mark.usefixtures("can_tier")
+
+GROUPS = Path("/sys/fs/cgroup")
+MIB = 1 << 20
+
+
+def faults_now(run: Run, pid: int) -> int:
+    """Faults from tiers so far."""
+    return faults_from_tiers(run.windows(pid)[-1])
+
+
+# ---- memory limits -------------------------------------------------------------------------------
+
+
+class Group:
+    """A control group for memory, of either version."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.is_old = (folder / "memory.limit_in_bytes").exists()
+
+    def set_limit(self, limit: int | None) -> None:
+        """Most bytes the group may have."""
+        name, none = ("memory.limit_in_bytes", "-1") if self.is_old else ("memory.max", "max")
+        (self.folder / name).write_text(none if limit is None else str(limit))
+
+    def usage(self) -> int:
+        """Bytes that it has."""
+        name = "memory.usage_in_bytes" if self.is_old else "memory.current"
+        return int((self.folder / name).read_text())
+
+    def hem_in(self, spare: int) -> None:
+        """Allows little more than there is in use."""
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                self.set_limit((self.usage() + spare) // 4096 * 4096)
+                return
+            time.sleep(0.01)
+        raise AssertionError("the limit is always too low already")
+
+    def limit_hits(self) -> int:
+        """How often the limit was in the way."""
+        if self.is_old:
+            return int((self.folder / "memory.failcnt").read_text())
+        events = (self.folder / "memory.events").read_text().split()
+        return int(events[events.index("max") + 1])
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    """A control group; removed after the test."""
+    for parent in (GROUPS / "memory", GROUPS):
+        folder = parent / f"terrace-test-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if any((folder / n).exists() for n in ("memory.limit_in_bytes", "memory.max")):
+                yield Group(folder)
+                return
+        finally:
+            for _ in range(100):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+                    break
+                time.sleep(0.1)
+    pytest.skip("no memory control group can be made here")
+
+
+def in_group(group: Group, *command: str | Path) -> tuple[str | Path, ...]:
+    """A command that runs in the group from its first page on."""
+    enter = f'echo $$ > "{group.folder}/cgroup.procs" && exec "$@"'
+    return ("sh", "-c", enter, "sh", *command)
+
+
+def test_at_the_memory_limit(sandbox: Sandbox, program: Compiler, group: Group) -> None:
+    """The kernel may end it, as it would without Terrace; what it reads until then is right."""
+    with sandbox.start(*in_group(group, program("steady"), "64")) as run:
+        pid = start_pid(run)
+        # What is in use cannot be forbidden; a little more is what one window brings.
+        for _ in range(60):
+            if is_alive(pid):
+                group.hem_in(128 * 1024)
+            time.sleep(0.05)
+        if is_alive(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        status = run.conclude(60)
+        assert status in (0, 128 + signal.SIGKILL), f"{status}: {run.lines} {run.stderr()}"
+        assert not any(line.startswith("BAD") for line in run.lines), run.lines
+        assert group.limit_hits() > 0, "it never came near its limit"
+
+
+def test_waiting_for_memory(sandbox: Sandbox, program: Compiler, group: Group) -> None:
+    """Where the kernel makes a group wait at its limit, faults wait too, and then are served."""
+    control = group.folder / "memory.oom_control"
+    if not control.exists():
+        pytest.skip("only cgroup version 1 lets a group wait at its limit")
+    with sandbox.start(*in_group(group, program("steady"), "64")) as run:
+        pid = start_pid(run)
+        control.write_text("1")
+        hits = group.limit_hits()
+        # Movers make room all the time; what they make is taken away again.
+        for _ in range(60):
+            group.hem_in(0)
+            time.sleep(0.05)
+        assert is_alive(pid)
+        assert group.limit_hits() > hits, "it never came near its limit"
+        group.set_limit(None)
+        seen = len(run.windows(pid))
+        wait_until("windows again", lambda: len(run.windows(pid)) > seen + 3)
+        faults = faults_now(run, pid)
+        wait_until("faults again", lambda: faults_now(run, pid) > faults)
+        conclude(run, pid)
+        assert run.conclude() == 0
+
+
+# ---- resource limits -----------------------------------------------------------------------------
+
+LIMITS = {
+    "RLIMIT_AS": resource.RLIMIT_AS,
+    "RLIMIT_DATA": resource.RLIMIT_DATA,
+    "RLIMIT_NOFILE": resource.RLIMIT_NOFILE,
+    "RLIMIT_MEMLOCK": resource.RLIMIT_MEMLOCK,
+    "RLIMIT_STACK": resource.RLIMIT_STACK,
+    "RLIMIT_NPROC": resource.RLIMIT_NPROC,
+    "RLIMIT_FSIZE": resource.RLIMIT_FSIZE,
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_that_comes_while_it_runs(sandbox: Sandbox, program: Compiler, name: str) -> None:
+    """No new mapping, descriptor, thread or file: every request for more fails, also ours."""
+    with sandbox.start(program("steady")) as run:
+        pid = start_pid(run)
+        resource.prlimit(pid, LIMITS[name], (0, 0))
+        faults, seen = faults_now(run, pid), len(run.windows(pid))
+        wait_until("windows", lambda: len(run.windows(pid)) > seen + 8)
+        assert faults_now(run, pid) > faults, "nothing was in tiers any more"
+        if name != "RLIMIT_NOFILE":
+            # It cannot look at its mappings then, and follows nothing new.
+            assert pages_in_tiers(run.windows(pid)[-1]) > 1000, "tiering has stopped"
+        assert conclude(run, pid) < 5_000_000
+        assert run.conclude() == 0
+
+
+# The limit as the shell sets it, and what is said of a program that is not tiered for it.
+FROM_THE_START = [
+    ("-v 1000000", "RLIMIT_AS"),
+    ("-v 40000000", "RLIMIT_AS"),
+    ("-d 1000000", "RLIMIT_DATA"),
+    ("-n 5", "RLIMIT_NOFILE"),
+    ("-n 64", "RLIMIT_NOFILE"),
+    ("-n 128", ""),
+    ("-l 0", ""),
+    ("-s 64", ""),
+    ("-f 0", ""),
+]
+
+
+@pytest.mark.parametrize(("limit", "said"), FROM_THE_START)
+def test_a_limit_from_the_start(sandbox: Sandbox, program: Compiler, limit: str, said: str) -> None:
+    """The runtime has what it needs, or the program runs as if there were none and that is said."""
+    arguments = ["16", "now"] if said else ["16"]
+    command = f'ulimit {limit} && exec "$@"'
+    with sandbox.start("sh", "-c", command, "sh", program("steady"), *arguments) as run:
+        pid = start_pid(run)
+        if said:
+            wait_until("it is said", lambda: said in run.stderr())
+            lines = [line for line in run.stderr().splitlines() if said in line]
+            assert len(lines) == 1 and f"process {pid} is not tiered: " in lines[0], lines
+        conclude(run, pid)
+        assert run.conclude() == 0, run.stderr()
+
+
+@pytest.mark.usefixtures("userfaultfd_for_all")
+@pytest.mark.parametrize("threads", range(1, 9))
+def test_no_more_threads(nobody: Sandbox, program: Compiler, threads: int) -> None:
+    """RLIMIT_NPROC lets the runtime start some of its threads and not others."""
+    # Sandboxes leave no process of this user behind, but others may have some.
+    running = sum(1 for p in Path("/proc").glob("[0-9]*/task/*") if owner(p) == nobody.uid)
+    # Beside `terrace` itself, which has four threads by then, and the program's own.
+    command = f'ulimit -u {running + 4 + threads} && exec "$@"'
+    # Not every sh has this limit.
+    line = ("bash", "-c", command, "bash", program("steady"), "16", "now")
+    with nobody.start(*line, options=HARD) as run:
+        said = run.read_line(time.monotonic() + 30)
+        if said is None:
+            pytest.skip(f"not even the program itself could be started: {run.stderr()}")
+        assert said.startswith("PID "), f"{said} {run.stderr()}"
+        pid = int(said.split()[1])
+        time.sleep(1)
+        conclude(run, pid)
+        assert run.conclude() == 0, run.stderr()
+
+
+def owner(path: Path) -> int:
+    """Whose a process is; -1 if it has gone."""
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return -1
+
+
+@pytest.mark.parametrize("name", ["max_maps"])
+def test_no_more_mappings(sandbox: Sandbox, program: Compiler, name: str) -> None:
+    """vm.max_map_count reached by the program: what cannot be followed is left alone."""
+    face(sandbox, program(name))
+
+
+# ---- threads that get no processor time ----------------------------------------------------------
+
+
+def threads_of(pid: int, name: str) -> list[int]:
+    """Threads of a process by their name."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(t.name) for t in tasks if (t / "comm").read_text().strip() == name]
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A group that stops what is in it, single threads too; thawed and removed after the test."""
+    folder = GROUPS / "freezer" / f"terrace-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("no freezer control group (cgroup version 1) can be made here")
+    yield folder
+    (folder / "freezer.state").write_text("THAWED")
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", ["terrace-pager", "terrace-mover", "terrace-agent"])
+def test_a_thread_that_stands_still(
+    sandbox: Sandbox, program: Compiler, freezer: Path, name: str
+) -> None:
+    """Stopped wherever it is, for more than a second, again and again: all else waits at most."""
+    with sandbox.start(program("steady")) as run:
+        pid = start_pid(run)
+        (tid,) = threads_of(pid, name)
+        (freezer / "tasks").write_text(str(tid))
+        for _ in range(3):
+            (freezer / "freezer.state").write_text("FROZEN")
+            time.sleep(1.2)
+            (freezer / "freezer.state").write_text("THAWED")
+            time.sleep(0.3)
+        seen, faults = len(run.windows(pid)), faults_now(run, pid)
+        wait_until("windows again", lambda: len(run.windows(pid)) > seen + 3)
+        wait_until("faults again", lambda: faults_now(run, pid) > faults)
+        slowest = conclude(run, pid)
+        assert slowest < 3_000_000
+        if name == "terrace-pager":
+            assert slowest > 500_000, "the pager was never missed"
+        if name == "terrace-agent":
+            assert slowest < 900_000, "an access waited for the agent"
+        assert run.conclude() == 0
+
+
+def test_all_threads_starved(sandbox: Sandbox, program: Compiler) -> None:
+    """Behind everything else (SCHED_IDLE), with every processor busy: slow, and still right."""
+    busy: list[subprocess.Popen[bytes]] = []
+    with sandbox.start(program("steady")) as run:
+        pid = start_pid(run)
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        ours = [t for t in tasks if (t / "comm").read_text().startswith("terrace-")]
+        assert len(ours) >= 3
+        for task in ours:
+            os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
+        try:
+            for cpu in os.sched_getaffinity(0):
+                line = ["taskset", "-c", str(cpu), "sh", "-c", "while :; do :; done"]
+                busy.append(subprocess.Popen(line))
+            time.sleep(4)
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait(10)
+        conclude(run, pid)
+        assert run.conclude() == 0
+
+
+# ---- devices that fail ---------------------------------------------------------------------------
+
+
+@dataclass
+class Filesystem:
+    """A filesystem whose device can be cut off behind it."""
+
+    folder: Path
+    image: Path
+    device: str
+
+    def cut_off(self, at: int) -> None:
+        """From here on, what lies beyond that many bytes can be neither read nor written."""
+        os.truncate(self.image, at)
+        subprocess.run(["losetup", "-c", self.device], check=True, timeout=30)
+
+
+@pytest.fixture
+def filesystem(sandbox: Sandbox) -> Iterator[Filesystem]:
+    """An ext4 of 64 MiB; unmounted after the test."""
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs root and mkfs.ext4")
+    folder, image = sandbox.folder / "far", Path("/dev/shm") / f"{sandbox.folder.name}.image"
+    folder.mkdir()
+
+    def run(*line: str | Path) -> str:
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=30)
+        if done.returncode != 0:
+            pytest.skip(f"{line[0]} cannot do that here: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    with contextlib.ExitStack() as undo:
+        undo.callback(lambda: image.unlink(missing_ok=True))
+        with image.open("wb") as file:
+            file.truncate(64 * MIB)
+        # Without a journal, which would end the filesystem with the first write that fails.
+        run("mkfs.ext4", "-q", "-F", "-b", "4096", "-O", "^has_journal", image)
+        device = run("losetup", "-f", "--show", image)
+        undo.callback(lambda: subprocess.run(["losetup", "-d", device], check=False, timeout=30))
+        run("mount", "-o", "errors=continue", device, folder)
+        undo.callback(unmount, folder)
+        yield Filesystem(folder, image, device)
+
+
+def unmount(folder: Path) -> None:
+    """Unmounts; the last process of the program may still be ending."""
+    for _ in range(50):
+        if subprocess.run(["umount", folder], check=False, timeout=30).returncode == 0:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{folder} could not be unmounted")
+
+
+def test_a_device_that_fails_on_writing(
+    sandbox: Sandbox, program: Compiler, filesystem: Filesystem
+) -> None:
+    """EIO: what cannot be written stays in memory, and what was written is still good."""
+    medium = f'kind = "file"\ndirectory = "{filesystem.folder}"\ncapacity_mib = 64'
+    filesystem.cut_off(12 * MIB)
+    with sandbox.start(program("steady"), "96", "now", options=options_for(sandbox, medium)) as run:
+        pid = start_pid(run)
+
+        def has_failed() -> bool:
+            last = run.windows(pid)[-1:]
+            tiers = [t for w in last for t in w["tiers"][1:]]
+            return sum(int(t["refused"]["medium_failed"]) for t in tiers) > 100
+
+        try:
+            wait_until("writes fail", has_failed, 60)
+        except Hang as hang:
+            raise run.hang(str(hang)) from None
+        faults = faults_now(run, pid)
+        wait_until("faults are served", lambda: faults_now(run, pid) > faults + 100, 30)
+        conclude(run, pid)
+        assert run.conclude() == 0, run.stderr()
+
+
+def test_a_device_that_fails_on_reading(
+    sandbox: Sandbox, program: Compiler, filesystem: Filesystem
+) -> None:
+    """EIO: tried again, then the program ends with one line rather than with other bytes."""
+    medium = f'kind = "file"\ndirectory = "{filesystem.folder}"\ncapacity_mib = 64'
+    with sandbox.start(program("steady"), "24", options=options_for(sandbox, medium)) as run:
+        pid = start_pid(run)
+        # Before everything that was written. Until the device knows, it would read as zeros.
+        os.kill(pid, signal.SIGSTOP)
+        filesystem.cut_off(64 * 1024)
+        os.kill(pid, signal.SIGCONT)
+        status = run.conclude(60)
+        report = f"{status}: {run.lines}\n{run.stderr()}"
+        assert status == 128 + signal.SIGABRT, report
+        said = [line for line in run.stderr().splitlines() if line.startswith("terrace: the st")]
+        assert len(said) == 1 and "could not be read from its medium" in said[0], report
+        assert not any(line.startswith("BAD") for line in run.lines), report
+        assert not is_alive(pid)
