@@ -5,6 +5,7 @@
 //! was planned and ends; the pager goes on serving.
 
 use crate::forks;
+use crate::kept;
 use crate::loader::{self, Loads};
 use crate::locked;
 use crate::mover::{Mover, Queue};
@@ -135,6 +136,10 @@ fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue
     let _ = RUNTIME.set(rt);
     let _ = QUEUE.set(queue.clone());
     locked::respect(rt);
+    if !kept::keep_early(rt) {
+        // Not moving anything is the one way left to be right.
+        rt.paused.fetch_add(1, Ordering::AcqRel);
+    }
     Some((rt, queue))
 }
 
@@ -188,6 +193,9 @@ impl Agent {
                     let jobs: Vec<_> = regions.collect();
                     for (r, tier) in &jobs {
                         r.tier.store(tier.0, Ordering::Relaxed);
+                    }
+                    if !jobs.is_empty() {
+                        kept::keep_threads(self.rt);
                     }
                     self.drop_plan(jobs);
                     self.tracker.open(self.rt.window.load(Ordering::Relaxed));

@@ -2,11 +2,13 @@
 //!
 //! `close` and its relatives keep programs that close "all" descriptors (daemons do) from closing
 //! ours. `_exit` waits for forked children to be whole (`forks.rs`). `mlockall`
-//! stops movement (`locked.rs`). Everything about the address
+//! stops movement (`locked.rs`). What makes threads and robust mutexes keeps their pages home
+//! (`kept.rs`). Everything about the address
 //! space itself comes from userfaultfd events, not from shims, since libc calls `mmap` and
 //! `munmap` internally without passing here.
 
 use crate::forks;
+use crate::kept;
 use crate::locked;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -65,6 +67,9 @@ pub fn resolve() {
     next(&DUP2, c"dup2");
     next(&DUP3, c"dup3");
     next(&CLOSE_RANGE, c"close_range");
+    next(&MUTEX_INIT, c"pthread_mutex_init");
+    next(&CREATE, c"pthread_create");
+    next(&CLONE, c"clone");
 }
 
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
@@ -254,6 +259,115 @@ pub unsafe extern "C" fn daemon(keep_folder: libc::c_int, keep_io: libc::c_int) 
         }
     }
     0
+}
+
+type MutexInitFn = unsafe extern "C" fn(
+    *mut libc::pthread_mutex_t,
+    *const libc::pthread_mutexattr_t,
+) -> libc::c_int;
+type StartFn = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
+type CreateFn = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    Option<StartFn>,
+    *mut libc::c_void,
+) -> libc::c_int;
+type CloneFn = unsafe extern "C" fn(
+    Option<extern "C" fn(*mut libc::c_void) -> libc::c_int>,
+    *mut libc::c_void,
+    libc::c_int,
+    *mut libc::c_void,
+    *mut libc::c_void,
+    *mut libc::c_void,
+    *mut libc::c_void,
+) -> libc::c_int;
+
+static MUTEX_INIT: AtomicUsize = AtomicUsize::new(0);
+static CREATE: AtomicUsize = AtomicUsize::new(0);
+static CLONE: AtomicUsize = AtomicUsize::new(0);
+
+/// `pthread_mutex_init(3)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn pthread_mutex_init(
+    mutex: *mut libc::pthread_mutex_t,
+    attributes: *const libc::pthread_mutexattr_t,
+) -> libc::c_int {
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
+    let result = unsafe {
+        let real: MutexInitFn = std::mem::transmute(next(&MUTEX_INIT, c"pthread_mutex_init"));
+        real(mutex, attributes)
+    };
+    if result == 0 && !attributes.is_null() {
+        let mut robust = libc::PTHREAD_MUTEX_STALLED;
+        // SAFETY: attributes that libc has just taken.
+        unsafe { libc::pthread_mutexattr_getrobust(attributes, &mut robust) };
+        if robust == libc::PTHREAD_MUTEX_ROBUST {
+            kept::mutex_made(mutex as u64);
+        }
+    }
+    result
+}
+
+/// `pthread_create(3)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Option<StartFn>,
+    argument: *mut libc::c_void,
+) -> libc::c_int {
+    // Nothing is taken out while the thread's descriptor is not known.
+    let rt = forks::runtime();
+    if let Some(rt) = rt {
+        rt.paused.fetch_add(1, Ordering::AcqRel);
+    }
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments. (Its place
+    // for the result too: glibc fills it before the thread starts, and programs count on that.)
+    let result = unsafe {
+        let real: CreateFn = std::mem::transmute(next(&CREATE, c"pthread_create"));
+        real(thread, attributes, start, argument)
+    };
+    if result == 0 {
+        // SAFETY: libc has just written there. Whatever is there by now is only an address to us.
+        kept::thread_made(unsafe { *thread } as u64);
+    }
+    if let Some(rt) = rt {
+        rt.paused.fetch_sub(1, Ordering::AcqRel);
+    }
+    result
+}
+
+/// `clone(2)` as glibc has it. Variadic there; the last three are read only if the flags say that
+/// they were given, and passed on in any case.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn clone(
+    start: Option<extern "C" fn(*mut libc::c_void) -> libc::c_int>,
+    stack: *mut libc::c_void,
+    flags: libc::c_int,
+    argument: *mut libc::c_void,
+    parent_word: *mut libc::c_void,
+    tls: *mut libc::c_void,
+    child_word: *mut libc::c_void,
+) -> libc::c_int {
+    let clears_ours = libc::CLONE_CHILD_CLEARTID | libc::CLONE_VM;
+    if flags & clears_ours == clears_ours {
+        kept::word_given(child_word as u64);
+    }
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments. The new
+    // thread begins on a stack of its own and never comes back here.
+    unsafe {
+        let real: CloneFn = std::mem::transmute(next(&CLONE, c"clone"));
+        real(start, stack, flags, argument, parent_word, tls, child_word)
+    }
 }
 
 /// In a forked child: closes our descriptors.

@@ -17,6 +17,7 @@
 pub mod agent;
 pub mod forks;
 pub mod interpose;
+pub mod kept;
 pub mod loader;
 pub mod locked;
 pub mod mover;
