@@ -2,7 +2,7 @@
 //!
 //! `close` and its relatives keep programs that close "all" descriptors (daemons do) from closing
 //! ours. `_exit` waits for forked children to be whole (`forks.rs`). `mlockall`
-//! stops movement (`locked.rs`). What makes threads and robust mutexes keeps their pages home
+//! stops movement (`locked.rs`). What makes threads and mutexes of some kinds keeps their pages home
 //! (`kept.rs`). Everything about the address
 //! space itself comes from userfaultfd events, not from shims, since libc calls `mmap` and
 //! `munmap` internally without passing here.
@@ -301,10 +301,13 @@ pub unsafe extern "C" fn pthread_mutex_init(
         real(mutex, attributes)
     };
     if result == 0 && !attributes.is_null() {
-        let mut robust = libc::PTHREAD_MUTEX_STALLED;
+        let (mut robust, mut protocol) = (libc::PTHREAD_MUTEX_STALLED, libc::PTHREAD_PRIO_NONE);
         // SAFETY: attributes that libc has just taken.
-        unsafe { libc::pthread_mutexattr_getrobust(attributes, &mut robust) };
-        if robust == libc::PTHREAD_MUTEX_ROBUST {
+        unsafe {
+            libc::pthread_mutexattr_getrobust(attributes, &mut robust);
+            libc::pthread_mutexattr_getprotocol(attributes, &mut protocol);
+        }
+        if robust == libc::PTHREAD_MUTEX_ROBUST || protocol == libc::PTHREAD_PRIO_INHERIT {
             kept::mutex_made(mutex as u64);
         }
     }
