@@ -6,6 +6,8 @@ and say the same. To run one: `pytest e2e/test_kernel_access.py -k robust`.
 
 from __future__ import annotations
 
+import signal
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +129,63 @@ def test_thread_exit(sandbox: Sandbox, program: Compiler) -> None:
 def test_cleared_word(sandbox: Sandbox, program: Compiler) -> None:
     """The kernel clears a word at the end of a thread, and serves no fault for it."""
     compare(sandbox, program("cleared_word"))
+
+
+# ---- crashes -------------------------------------------------------------------------------------
+
+
+def pages_in_dump(core: Path, at: int, pages: int) -> tuple[int, int]:
+    """How many pages from address `at` on a dump has with their content, and how many as zeros."""
+    dump = core.read_bytes()
+    (headers,) = struct.unpack_from("<Q", dump, 32)
+    (count,) = struct.unpack_from("<H", dump, 56)
+    right = zero = 0
+    for n in range(count):
+        kind, _, offset, start, _, size, _, _ = struct.unpack_from(
+            "<IIQQQQQQ", dump, headers + n * 56
+        )
+        for i in range(pages) if kind == 1 else ():
+            page_at = at + i * 4096 - start
+            if 0 <= page_at and page_at + 4096 <= size:
+                page = dump[offset + page_at : offset + page_at + 4096]
+                right += page.startswith(b"%08x v0001" % i)
+                zero += page == bytes(4096)
+    return right, zero
+
+
+@pytest.fixture
+def dumps_are_files() -> None:
+    """Skips where dumps go elsewhere than into the folder of the program."""
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if pattern.startswith("|") or "/" in pattern:
+        pytest.skip(f"dumps go to {pattern}")
+
+
+CRASHES = {"segv": signal.SIGSEGV, "abort": signal.SIGABRT, "quit": signal.SIGQUIT}
+
+
+@pytest.mark.usefixtures("dumps_are_files")
+@pytest.mark.parametrize("how", list(CRASHES))
+def test_crash_with_whole_dump(sandbox: Sandbox, program: Compiler, how: str) -> None:
+    """--core-dumps: the program ends by its signal, and its dump has every page."""
+    options = (*TORTURE, "--core-dumps")
+    with sandbox.start(program("crash"), how, options=options) as run:
+        at = int(run.until("AT ").split()[1], 16)
+        assert run.conclude() == 128 + CRASHES[how], run.stderr()
+        (core,) = sandbox.folder.glob("core*")
+        assert pages_in_dump(core, at, 4096) == (4096, 0)
+
+
+@pytest.mark.usefixtures("dumps_are_files")
+def test_crash_without(sandbox: Sandbox, program: Compiler) -> None:
+    """Else what is in tiers reads as zeros in the dump, as docs/core-dumps.md says."""
+    with sandbox.start(program("crash"), "segv", options=TORTURE) as run:
+        at = int(run.until("AT ").split()[1], 16)
+        assert run.conclude() == 128 + signal.SIGSEGV, run.stderr()
+        (core,) = sandbox.folder.glob("core*")
+        right, zero = pages_in_dump(core, at, 4096)
+        assert right + zero == 4096
+        assert zero > 1024
 
 
 # ---- other processes -----------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 //! plans to the movers, and reports. It decides nothing. When the planner goes away it drops what
 //! was planned and ends; the pager goes on serving.
 
+use crate::crash;
 use crate::forks;
 use crate::kept;
 use crate::loader::{self, Loads};
@@ -135,6 +136,7 @@ fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue
     }
     let _ = RUNTIME.set(rt);
     let _ = QUEUE.set(queue.clone());
+    crash::start(rt);
     locked::respect(rt);
     if !kept::keep_early(rt) {
         // Not moving anything is the one way left to be right.

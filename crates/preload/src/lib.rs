@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(dead_code))]
 
 pub mod agent;
+pub mod crash;
 pub mod forks;
 pub mod interpose;
 pub mod kept;
@@ -54,5 +55,8 @@ extern "C" fn start() {
         return;
     }
     interpose::install_handlers();
+    if std::env::var_os(crash::VARIABLE).is_some() {
+        crash::install();
+    }
     sys::thread::spawn(c"terrace-agent", move || agent::run(std::path::Path::new(&path)));
 }

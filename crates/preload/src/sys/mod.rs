@@ -8,6 +8,7 @@
 //! itself reads is a page after it was moved into the runtime's staging area, where nobody else
 //! can reach it.
 
+pub mod crash;
 pub mod media;
 pub mod memory;
 pub mod proc;

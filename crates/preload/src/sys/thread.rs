@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
 pub const STACK_BYTES: usize = 512 << 10;
 
-/// Threads a runtime can have: agent, pager, trainer, at most 8 movers and the loaders.
-pub const THREADS_MAX: usize = 11 + crate::loader::LOADERS;
+/// Threads a runtime can have: agent, pager, trainer, rescuer, at most 8 movers and the loaders.
+pub const THREADS_MAX: usize = 12 + crate::loader::LOADERS;
 
 static STACKS: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 
@@ -70,6 +70,12 @@ pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
 pub fn gettid() -> u32 {
     // SAFETY: a system call without arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Whether the calling thread is one of the runtime's.
+pub fn is_own() -> bool {
+    let tid = gettid();
+    OWN_TIDS.iter().any(|t| t.load(Ordering::Relaxed) == tid)
 }
 
 /// Calls `visit` with the head of the list of robust mutexes of each thread of the process, which
