@@ -21,7 +21,7 @@
 //! no page there. Whoever drops a place has first moved the word on.
 //!
 //! Layout of the word: bits 0-2 state, bit 3 [`PageWord::zap_pending`], bit 4
-//! [`PageWord::is_incompressible`], bits 8-11 tier, bits 16-23 window stamp, bits 32-63 payload
+//! [`PageWord::is_incompressible`], bit 5 [`PageWord::is_kept`], bits 8-11 tier, bits 16-23 window stamp, bits 32-63 payload
 //! (pool handle, sample slot, fill pattern, or what an incompressible page held).
 
 use crate::tier::{TierId, MAX_TIERS};
@@ -73,6 +73,7 @@ impl PageState {
 const STATE_MASK: u64 = 0x7;
 const ZAP_BIT: u64 = 1 << 3;
 const INCOMPRESSIBLE_BIT: u64 = 1 << 4;
+const KEPT_BIT: u64 = 1 << 5;
 const TIER_SHIFT: u32 = 8;
 const STAMP_SHIFT: u32 = 16;
 const PAYLOAD_SHIFT: u32 = 32;
@@ -89,6 +90,9 @@ impl core::fmt::Debug for PageWord {
         }
         if self.is_incompressible() {
             write!(f, "+incompressible")?;
+        }
+        if self.is_kept() {
+            write!(f, "+kept")?;
         }
         write!(f, "({}, {:#x}, window {})", self.tier(), self.payload(), self.stamp())
     }
@@ -116,6 +120,24 @@ impl PageWord {
     #[inline]
     pub fn zap_pending(self) -> bool {
         self.0 & ZAP_BIT != 0
+    }
+
+    /// The page must stay home: the kernel uses it where it serves no fault.
+    #[inline]
+    pub fn is_kept(self) -> bool {
+        self.0 & KEPT_BIT != 0
+    }
+
+    /// Anybody: the page, which is home, stays there until its content is dropped or its mapping
+    /// goes away. `None` if it is not home.
+    pub fn kept(self) -> Option<PageWord> {
+        (self.state() == PageState::Home).then_some(PageWord(self.0 | KEPT_BIT))
+    }
+
+    /// Whether the page may be taken out of the application at all.
+    #[inline]
+    fn is_free_to_go(self) -> bool {
+        self.state() == PageState::Home && self.0 & (ZAP_BIT | KEPT_BIT) == 0
     }
 
     /// The page did not shrink below the cut-off when last tried (at window [`Self::stamp`]).
@@ -181,9 +203,7 @@ impl PageWord {
     #[inline]
     pub fn movable(self, tier: TierId, window_now: u8, cooling: u8, retry_windows: u8) -> bool {
         let wait = if self.is_refused_by(tier) { retry_windows } else { cooling };
-        self.state() == PageState::Home
-            && !self.zap_pending()
-            && (self.stamp() == 0 || self.age(window_now) >= wait)
+        self.is_free_to_go() && (self.stamp() == 0 || self.age(window_now) >= wait)
     }
 
     /// Whether this tier found the page incompressible when it last tried. Another may take it.
@@ -194,7 +214,7 @@ impl PageWord {
 
     /// Pager: the page is about to be moved to the staging slot, bound for `tier`.
     pub fn stage(self, tier: TierId) -> Option<PageWord> {
-        (self.state() == PageState::Home && !self.zap_pending()).then(|| {
+        self.is_free_to_go().then(|| {
             let (flag, known) = match self.is_refused_by(tier) {
                 true => (INCOMPRESSIBLE_BIT, self.payload()),
                 false => (0, 0),
@@ -205,8 +225,7 @@ impl PageWord {
 
     /// Pager: the tracker moves the page to sample slot `slot`.
     pub fn sample(self, slot: u32) -> Option<PageWord> {
-        (self.state() == PageState::Home && !self.zap_pending())
-            .then(|| self.with(PageState::Sampled, TierId::DRAM, slot))
+        self.is_free_to_go().then(|| self.with(PageState::Sampled, TierId::DRAM, slot))
     }
 
     /// Mover: starts reading the staged copy.
@@ -315,6 +334,19 @@ mod tests {
         assert!(w.sample(1).is_none());
         assert!(!w.movable(TierId(1), 10, 0, 0));
         assert!(w.zap_done().stage(TierId(1)).is_some());
+    }
+
+    #[test]
+    fn a_page_that_is_kept_never_leaves() {
+        for s in PageState::ALL {
+            assert_eq!(word(s, false).kept().is_some(), s == PageState::Home, "{s:?}");
+        }
+        let w = word(PageState::Home, true).kept().unwrap();
+        assert!(w.is_kept() && w.zap_pending() && w.kept() == Some(w));
+        let w = w.zap_done();
+        assert!(w.is_kept() && w.stage(TierId(1)).is_none() && w.sample(1).is_none());
+        assert!(!w.movable(TierId(1), 10, 0, 0));
+        assert!(!w.zapped().is_kept(), "what was dropped is another page");
     }
 
     #[test]

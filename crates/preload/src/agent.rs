@@ -5,7 +5,9 @@
 //! nonsense, it drops what was planned and waits for another (`link.rs`); the pager goes on
 //! serving.
 
+use crate::crash;
 use crate::forks;
+use crate::kept;
 use crate::link::{End, Link};
 use crate::loader::{self, Loads};
 use crate::locked;
@@ -181,7 +183,12 @@ fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue
     }
     let _ = RUNTIME.set(rt);
     let _ = QUEUE.set(queue.clone());
+    crash::start(rt);
     locked::respect(rt);
+    if !kept::keep_early(rt) {
+        // Not moving anything is the one way left to be right.
+        rt.paused.fetch_add(1, Ordering::AcqRel);
+    }
     Some((rt, queue))
 }
 
@@ -274,6 +281,9 @@ impl Agent {
         for (r, tier) in &jobs {
             r.tier.store(tier.0, Ordering::Relaxed);
         }
+        if !jobs.is_empty() {
+            kept::keep_threads(self.rt);
+        }
         self.drop_plan(jobs);
         self.tracker.open(self.rt.window.load(Ordering::Relaxed));
         true
@@ -287,7 +297,9 @@ impl Agent {
     fn window(&mut self, n: u32) {
         let regions = self.tracker.close();
         let closed = self.rt.window.swap(n, Ordering::Relaxed);
-        self.rt.is_threaded.store(thread::is_threaded(), Ordering::Relaxed);
+        // A torture run has loaders fetch pages for programs of one thread as well.
+        let is_threaded = self.rt.stores.config.torture_seed != 0 || thread::is_threaded();
+        self.rt.is_threaded.store(is_threaded, Ordering::Relaxed);
         let dictionary = self.rt.stores.dictionaries.newest().map_or(0, |d| d.version());
         let is_stale = dictionary != self.estimated_with || closed.is_multiple_of(ESTIMATE_EVERY);
         if self.estimates.is_empty() || is_stale {

@@ -2,11 +2,13 @@
 //!
 //! `close` and its relatives keep programs that close "all" descriptors (daemons do) from closing
 //! ours. `_exit` waits for forked children to be whole (`forks.rs`). `mlockall`
-//! stops movement (`locked.rs`). Everything about the address
+//! stops movement (`locked.rs`). What makes threads and mutexes of some kinds keeps their pages home
+//! (`kept.rs`). Everything about the address
 //! space itself comes from userfaultfd events, not from shims, since libc calls `mmap` and
 //! `munmap` internally without passing here.
 
 use crate::forks;
+use crate::kept;
 use crate::locked;
 use crate::sys::{clones, memory};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -68,6 +70,8 @@ pub fn resolve() {
     next(&DUP3, c"dup3");
     next(&CLOSE_RANGE, c"close_range");
     clones::resolve();
+    next(&MUTEX_INIT, c"pthread_mutex_init");
+    next(&CREATE, c"pthread_create");
 }
 
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
@@ -260,6 +264,81 @@ pub unsafe extern "C" fn daemon(keep_folder: libc::c_int, keep_io: libc::c_int) 
         }
     }
     0
+}
+
+type MutexInitFn = unsafe extern "C" fn(
+    *mut libc::pthread_mutex_t,
+    *const libc::pthread_mutexattr_t,
+) -> libc::c_int;
+type StartFn = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
+type CreateFn = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    Option<StartFn>,
+    *mut libc::c_void,
+) -> libc::c_int;
+
+static MUTEX_INIT: AtomicUsize = AtomicUsize::new(0);
+static CREATE: AtomicUsize = AtomicUsize::new(0);
+
+/// `pthread_mutex_init(3)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn pthread_mutex_init(
+    mutex: *mut libc::pthread_mutex_t,
+    attributes: *const libc::pthread_mutexattr_t,
+) -> libc::c_int {
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
+    let result = unsafe {
+        let real: MutexInitFn = std::mem::transmute(next(&MUTEX_INIT, c"pthread_mutex_init"));
+        real(mutex, attributes)
+    };
+    if result == 0 && !attributes.is_null() {
+        let (mut robust, mut protocol) = (libc::PTHREAD_MUTEX_STALLED, libc::PTHREAD_PRIO_NONE);
+        // SAFETY: attributes that libc has just taken.
+        unsafe {
+            libc::pthread_mutexattr_getrobust(attributes, &mut robust);
+            libc::pthread_mutexattr_getprotocol(attributes, &mut protocol);
+        }
+        if robust == libc::PTHREAD_MUTEX_ROBUST || protocol == libc::PTHREAD_PRIO_INHERIT {
+            kept::mutex_made(mutex as u64);
+        }
+    }
+    result
+}
+
+/// `pthread_create(3)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Option<StartFn>,
+    argument: *mut libc::c_void,
+) -> libc::c_int {
+    // Nothing is taken out while the thread's descriptor is not known.
+    let rt = forks::runtime();
+    if let Some(rt) = rt {
+        rt.paused.fetch_add(1, Ordering::AcqRel);
+    }
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments. (Its place
+    // for the result too: glibc fills it before the thread starts, and programs count on that.)
+    let result = unsafe {
+        let real: CreateFn = std::mem::transmute(next(&CREATE, c"pthread_create"));
+        real(thread, attributes, start, argument)
+    };
+    if result == 0 {
+        // SAFETY: libc has just written there. Whatever is there by now is only an address to us.
+        kept::thread_made(unsafe { *thread } as u64);
+    }
+    if let Some(rt) = rt {
+        rt.paused.fetch_sub(1, Ordering::AcqRel);
+    }
+    result
 }
 
 /// In a forked child: closes our descriptors.

@@ -15,8 +15,10 @@
 #![cfg_attr(test, allow(dead_code))]
 
 pub mod agent;
+pub mod crash;
 pub mod forks;
 pub mod interpose;
+pub mod kept;
 pub mod link;
 pub mod loader;
 pub mod locked;
@@ -57,6 +59,9 @@ extern "C" fn start() {
     // A copy: programs write over their environment.
     let path = path.to_path_buf();
     interpose::install_handlers();
+    if std::env::var_os(crash::VARIABLE).is_some() {
+        crash::install();
+    }
     // Before the program can become another user.
     let owner = sys::socket::effective_user();
     sys::thread::spawn(c"terrace-agent", move || agent::run(&path, owner));

@@ -38,6 +38,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "SEED", num_args = 0..=1, require_equals = true,
           default_missing_value = "0")]
     torture: Option<u64>,
+    /// Should the program crash, bring everything home first, so that its core dump is whole
+    /// (docs/core-dumps.md)
+    #[arg(long)]
+    core_dumps: bool,
     /// Say nothing unless something is wrong
     #[arg(long, short)]
     quiet: bool,
@@ -76,6 +80,9 @@ pub fn run(args: RunArgs) -> Result<i32> {
             command = Command::new(program.path);
             command.arg0(&name).env("LD_PRELOAD", preload);
             command.env("TERRACE_SOCKET", session.link_path());
+            if args.core_dumps {
+                command.env("TERRACE_CORE_DUMPS", "1");
+            }
             Some(session)
         }
         Err(why) if args.best_effort => {

@@ -4,6 +4,7 @@
 
 use crate::forks;
 use crate::interpose::next;
+use crate::kept;
 use std::sync::atomic::AtomicUsize;
 
 type Entry = Option<extern "C" fn(*mut libc::c_void) -> libc::c_int>;
@@ -106,6 +107,10 @@ pub unsafe extern "C" fn clone(
     tls: *mut libc::c_void,
     child_tid: *mut libc::c_void,
 ) -> libc::c_int {
+    let clears_ours = libc::CLONE_CHILD_CLEARTID | libc::CLONE_VM;
+    if flags & clears_ours == clears_ours {
+        kept::word_given(child_tid as u64);
+    }
     // SAFETY: what `dlsym` found under this name has this type.
     let real: CloneFn = unsafe { std::mem::transmute(next(&CLONE, c"clone")) };
     let start = Start { entry, arg };

@@ -10,6 +10,7 @@
 
 pub mod clones;
 pub mod inherit;
+pub mod crash;
 pub mod media;
 pub mod memory;
 pub mod proc;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
 pub const STACK_BYTES: usize = 512 << 10;
 
-/// Threads a runtime can have: agent, pager, trainer, at most 8 movers and the loaders.
-pub const THREADS_MAX: usize = 11 + crate::loader::LOADERS;
+/// Threads a runtime can have: agent, pager, trainer, rescuer, at most 8 movers and the loaders.
+pub const THREADS_MAX: usize = 12 + crate::loader::LOADERS;
 
 static STACKS: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_MAX];
 
@@ -85,6 +85,62 @@ pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
 pub fn gettid() -> u32 {
     // SAFETY: a system call without arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Whether the calling thread is one of the runtime's.
+pub fn is_own() -> bool {
+    let tid = gettid();
+    OWN_TIDS.iter().any(|t| t.load(Ordering::Relaxed) == tid)
+}
+
+/// Calls `visit` with the head of the list of robust mutexes of each thread of the process, which
+/// glibc has in the thread's descriptor.
+pub fn robust_heads(mut visit: impl FnMut(u64)) {
+    // Read by hand: libc would call the application's `malloc` for it.
+    // SAFETY: a constant path; the descriptor is closed below.
+    let fd = unsafe { libc::open(c"/proc/self/task".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let mut entries = [0u64; 512];
+    loop {
+        let room = std::mem::size_of_val(&entries);
+        // SAFETY: the kernel writes at most `room` bytes to the buffer.
+        let n = unsafe { libc::syscall(libc::SYS_getdents64, fd, entries.as_mut_ptr(), room) };
+        let Ok(n @ 1..) = usize::try_from(n) else { break };
+        // SAFETY: the kernel has written `n` bytes of the buffer, which is plain data.
+        let bytes = unsafe { std::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), n) };
+        let mut at = 0;
+        while let Some(record) = bytes.get(at..).filter(|r| r.len() > 19) {
+            // inode, offset (8 bytes each), length of the record (2), type (1), name.
+            at += usize::from(u16::from_ne_bytes([record[16], record[17]])).max(19);
+            let name = record[19..].split(|&b| b == 0).next().unwrap_or_default();
+            let tid = std::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
+            tid.and_then(robust_head).into_iter().for_each(&mut visit);
+        }
+    }
+    // SAFETY: our own descriptor, closed once; an invalid one is refused.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+}
+
+fn robust_head(tid: i32) -> Option<u64> {
+    let (mut head, mut len) = (0u64, 0usize);
+    // SAFETY: the kernel writes one word to each of the two.
+    let r = unsafe { libc::syscall(libc::SYS_get_robust_list, tid, &mut head, &mut len) };
+    (r == 0 && head != 0).then_some(head)
+}
+
+/// How far into a thread's descriptor, which `pthread_t` points to in glibc, the head of its list of
+/// robust mutexes is. The same for all threads.
+pub fn robust_head_offset() -> u64 {
+    static OFFSET: AtomicU64 = AtomicU64::new(0);
+    match OFFSET.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: a call without arguments.
+            let own = unsafe { libc::pthread_self() } as u64;
+            let offset = robust_head(0).map_or(0, |head| head.wrapping_sub(own));
+            OFFSET.store(offset, Ordering::Relaxed);
+            offset
+        }
+        offset => offset,
+    }
 }
 
 /// Whether the program has more than one thread, ours aside.
