@@ -22,7 +22,7 @@ use crate::training;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{MediumKind, TierId};
@@ -42,8 +42,43 @@ const ESTIMATE_EVERY: u32 = 16;
 /// Faults of our own that measure the wake-up overhead at start.
 const CALIBRATION_FAULTS: u64 = 33;
 
+/// The agent thread from its start to its end; see [`stop`].
+static THREAD: AtomicU32 = AtomicU32::new(0);
+static LINK: AtomicI32 = AtomicI32::new(-1);
+static IS_UP: AtomicBool = AtomicBool::new(false);
+static IS_DONE: AtomicBool = AtomicBool::new(false);
+
+/// How long [`stop`] waits for the agent, in steps of 1 ms.
+const STOP_STEPS: usize = 5000;
+
 /// Connects to the planner at `path` and serves it until it goes away.
 pub fn run(path: &std::path::Path) {
+    THREAD.store(thread::gettid(), Ordering::Relaxed);
+    connect_and_serve(path);
+    IS_DONE.store(true, Ordering::Release);
+}
+
+/// Waits until the runtime is built, or will not be. `false` if neither happens in good time.
+pub fn await_start() -> bool {
+    wait(|| IS_UP.load(Ordering::Acquire) || IS_DONE.load(Ordering::Acquire))
+}
+
+/// Ends the agent: the link is shut down as if the planner had gone, and its thread is waited for.
+pub fn stop() -> bool {
+    proc::shut_down(LINK.load(Ordering::Relaxed));
+    wait(|| IS_DONE.load(Ordering::Acquire) && !thread::is_alive(THREAD.load(Ordering::Relaxed)))
+}
+
+fn wait(until: impl Fn() -> bool) -> bool {
+    (0..STOP_STEPS).any(|_| {
+        until() || {
+            thread::sleep_us(1000);
+            false
+        }
+    })
+}
+
+fn connect_and_serve(path: &std::path::Path) {
     let Ok(stream) = UnixStream::connect(path) else { return };
     let Some(mut link) = Link::new(stream) else { return };
     let uffd = match open_uffd() {
@@ -66,6 +101,7 @@ pub fn run(path: &std::path::Path) {
     };
     let Some(tracker) = Tracker::new(rt) else { return };
     let trainer = training::start(rt);
+    IS_UP.store(true, Ordering::Release);
     Agent { rt, queue, tracker, trainer, link, estimates: Vec::new(), estimated_with: 0 }.serve();
 }
 
@@ -362,6 +398,7 @@ impl Link {
     fn new(stream: UnixStream) -> Option<Link> {
         let raised = proc::raise_fd(stream.as_raw_fd())?;
         crate::interpose::protect_fd(raised);
+        LINK.store(raised, Ordering::Relaxed);
         let stream = proc::stream_from(raised);
         Some(Link { stream, buffer: Vec::new() })
     }
