@@ -6,13 +6,15 @@ promises, not what we do. See `test_hazards.py` for the hazards that came first.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from harness import HARD, Sandbox
-from test_hazards import Compiler, face
+from test_hazards import Compiler
 from untiered import face_both
+
+# Everything cold goes down at once; and everything goes anywhere, moves are given up on the way.
+TORTURE = ("--torture=11",)
+BOTH = pytest.mark.parametrize("options", [HARD, TORTURE], ids=["hard", "torture"])
 
 pytestmark = pytest.mark.usefixtures("can_tier")
 
@@ -43,3 +45,88 @@ def test_fork_wipes(sandbox: Sandbox, program: Compiler) -> None:
 def test_fork_wipes_unprivileged(nobody: Sandbox, program: Compiler) -> None:
     """The same where everything is brought home first."""
     face_both(nobody, program("fork_wipes"))
+
+
+# ---- fork and its relatives ----------------------------------------------------------------------
+
+
+@BOTH
+def test_fork_storm(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """Forks from two threads at once, amid faults and moves."""
+    face_both(sandbox, program("fork_storm"), options=options)
+
+
+@pytest.mark.usefixtures("userfaultfd_for_all")
+def test_fork_storm_unprivileged(nobody: Sandbox, program: Compiler) -> None:
+    """Two forks at once both need everything at home until the second is over."""
+    face_both(nobody, program("fork_storm"))
+
+
+@BOTH
+def test_fork_deep(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """Each generation depends on the pager of the first."""
+    face_both(sandbox, program("fork_deep"), options=options)
+
+
+@pytest.mark.usefixtures("userfaultfd_for_all")
+def test_fork_deep_unprivileged(nobody: Sandbox, program: Compiler) -> None:
+    """A child's own children come from memory that is all its own."""
+    face_both(nobody, program("fork_deep"))
+
+
+@pytest.mark.parametrize("how", ["clone", "vfork"])
+def test_share_memory(sandbox: Sandbox, program: Compiler, how: str) -> None:
+    """Our threads end with the process they are in, but its memory may live on."""
+    face_both(sandbox, program("share_memory"), how)
+
+
+@BOTH
+def test_spawn_actions(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """A spawned child works through lists in its parent's demoted memory."""
+    face_both(sandbox, program("spawn_actions"), options=options)
+
+
+@pytest.mark.parametrize("how", ["thread", "fexecve", "execveat", "preload"])
+def test_exec_thread(sandbox: Sandbox, program: Compiler, how: str) -> None:
+    """exec keeps the caller's id and ends all others; descriptors of ours must not get across."""
+    face_both(sandbox, program("exec_thread"), how)
+
+
+# ---- threads, ends, signals ----------------------------------------------------------------------
+
+
+def test_thread_stacks(sandbox: Sandbox, program: Compiler) -> None:
+    """Stacks of sleeping threads are cold; a cancelled thread leaves in the middle of a fault."""
+    face_both(sandbox, program("thread_stacks"))
+
+
+ENDS = {"exit": 0, "_exit": 0, "last_thread": 0, "abort": 134, "raise": 137, "segv": 139}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_end(sandbox: Sandbox, program: Compiler, how: str) -> None:
+    """A process may end at any moment; until then handlers and destructors read what they like."""
+    face_both(sandbox, program("end"), how, status=ENDS[how])
+
+
+@BOTH
+def test_signals(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """Guard pages and write barriers are the program's own SIGSEGV, in demoted memory as well."""
+    face_both(sandbox, program("signals"), options=options)
+
+
+# ---- privileges and filters ----------------------------------------------------------------------
+
+GIVEN_UP = ["setuid", "undumpable", "chroot", "namespaces", "files", "prctls"]
+
+
+@pytest.mark.parametrize("what", GIVEN_UP)
+def test_privileges(sandbox: Sandbox, program: Compiler, what: str) -> None:
+    """What the runtime needs of the system it has opened before the program gave it up."""
+    face_both(sandbox, program("privileges"), what)
+
+
+@pytest.mark.parametrize("how", ["thread", "strict", "all", "errno", "kill_thread"])
+def test_seccomp(sandbox: Sandbox, program: Compiler, how: str) -> None:
+    """A filter for one thread is no business of ours; one for all would bind our threads too."""
+    face_both(sandbox, program("seccomp"), how)

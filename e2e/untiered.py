@@ -32,7 +32,9 @@ def run_untiered(sandbox: Sandbox, *command: str | Path) -> tuple[int, list[str]
         timeout=TIMEOUT_S,
         check=False,
     )
-    return done.returncode, done.stdout.splitlines()
+    # As a shell says it, and `terrace run` does.
+    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    return status, done.stdout.splitlines()
 
 
 def face_both(

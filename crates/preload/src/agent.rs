@@ -8,7 +8,7 @@
 use crate::crash;
 use crate::forks;
 use crate::kept;
-use crate::link::{End, Link};
+use crate::link::{self, End, Link};
 use crate::loader::{self, Loads};
 use crate::locked;
 use crate::mover::{Mover, Queue};
@@ -43,9 +43,43 @@ const ESTIMATE_EVERY: u32 = 16;
 /// Faults of our own that measure the wake-up overhead at start.
 const CALIBRATION_FAULTS: u64 = 33;
 
+/// The agent thread from its start to its end; see [`stop`].
+static THREAD: AtomicU32 = AtomicU32::new(0);
+static IS_UP: AtomicBool = AtomicBool::new(false);
+static IS_DONE: AtomicBool = AtomicBool::new(false);
+
+/// How long [`stop`] waits for the agent, in steps of 1 ms.
+const STOP_STEPS: usize = 5000;
+
 /// Connects to the planner at `path` and serves it, and those that come after it. `owner` is the
 /// user that this process was started as.
 pub fn run(path: &std::path::Path, owner: u32) {
+    THREAD.store(thread::gettid(), Ordering::Relaxed);
+    connect_and_serve(path, owner);
+    IS_DONE.store(true, Ordering::Release);
+}
+
+/// Waits until the runtime is built, or will not be. `false` if neither happens in good time.
+pub fn await_start() -> bool {
+    wait(|| IS_UP.load(Ordering::Acquire) || IS_DONE.load(Ordering::Acquire))
+}
+
+/// Ends the agent: its link is shut down for good, and its thread is waited for.
+pub fn stop() -> bool {
+    link::stop();
+    wait(|| IS_DONE.load(Ordering::Acquire) && !thread::is_alive(THREAD.load(Ordering::Relaxed)))
+}
+
+fn wait(until: impl Fn() -> bool) -> bool {
+    (0..STOP_STEPS).any(|_| {
+        until() || {
+            thread::sleep_us(1000);
+            false
+        }
+    })
+}
+
+fn connect_and_serve(path: &std::path::Path, owner: u32) {
     let Some(mut link) = Link::open(path, owner) else { return };
     let uffd = match open_uffd() {
         Ok(u) => u,
@@ -76,6 +110,7 @@ pub fn run(path: &std::path::Path, owner: u32) {
         return link.close();
     };
     let trainer = training::start(rt);
+    IS_UP.store(true, Ordering::Release);
     let note = rt.stores.config.note.clone();
     let (estimates, estimated_with) = (Vec::new(), 0);
     let mut agent = Agent { rt, queue, tracker, trainer, link, note, estimates, estimated_with };

@@ -34,8 +34,11 @@ static SENTINEL: AtomicU64 = AtomicU64::new(0);
 static PID: AtomicU32 = AtomicU32::new(0);
 /// Forks under way that the kernel does not announce.
 static UNDER_WAY: Mutex<u32> = Mutex::new(0);
-/// Nothing is tiered any more.
+/// The runtime ends, or has ended, while the program goes on.
+static RETIRING: AtomicBool = AtomicBool::new(false);
 static RETIRED: AtomicBool = AtomicBool::new(false);
+/// There was a fork.
+static FORKED: AtomicBool = AtomicBool::new(false);
 /// What the sentinel page is filled with, in a child that is whole and, should anything touch it
 /// there, in the parent.
 pub static WHOLE: [u8; PAGE_BYTES] = [1; PAGE_BYTES];
@@ -63,9 +66,15 @@ pub fn sentinel() -> Option<u64> {
     Some(SENTINEL.load(Ordering::Relaxed)).filter(|&page| page != 0)
 }
 
-/// The runtime of this process; a forked child has none.
+/// The runtime of this process; a forked child has none, nor a process where it has retired.
 pub fn runtime() -> Option<&'static Runtime> {
-    agent::RUNTIME.get().copied().filter(|_| memory::is_original())
+    let is_here = || memory::is_original() && !RETIRED.load(Ordering::Acquire);
+    agent::RUNTIME.get().copied().filter(|_| is_here())
+}
+
+/// Notes that there was a fork, whose child the end of the process has to wait for.
+pub fn note_fork() {
+    FORKED.store(true, Ordering::Relaxed);
 }
 
 /// The runtime whose forks the kernel does not announce, if that is ours.
@@ -75,6 +84,7 @@ fn unannounced() -> Option<&'static Runtime> {
 
 /// In the parent, before a fork.
 pub extern "C" fn prepare() {
+    note_fork();
     let Some(rt) = unannounced() else { return };
     // Handlers of signals may fork as well.
     thread::without_signals(|| {
@@ -101,16 +111,24 @@ pub extern "C" fn in_parent() {
     });
 }
 
-/// Stops tiering for good: everything is brought home and nothing is registered any more.
+/// Ends the runtime for good, while the program goes on: everything is brought home, nothing is
+/// registered any more, the agent has ended, and the other threads sleep and make no system call.
+/// Before the memory gets users who could outlive our threads, and before a seccomp filter is laid
+/// on all threads, ours among them.
 pub fn retire() {
-    let Some(rt) = runtime() else { return };
-    if RETIRED.swap(true, Ordering::AcqRel) {
+    // First this, then a look for the runtime, which may be under way.
+    if !memory::is_reserved() || !memory::is_original() || RETIRING.swap(true, Ordering::SeqCst) {
         return;
     }
+    agent::await_start();
+    let Some(rt) = runtime() else { return };
     thread::without_signals(|| {
         rt.paused.fetch_add(1, Ordering::AcqRel);
+        agent::stop();
         bring_all_home(rt);
-        rt.doorbell.call(|pager| pager.unregister_all());
+        let sentinel = SENTINEL.swap(0, Ordering::Relaxed);
+        rt.doorbell.call(move |pager| pager.unregister_all(sentinel));
+        RETIRED.store(true, Ordering::Release);
     });
 }
 
@@ -138,7 +156,12 @@ pub extern "C" fn at_exit() {
     if !memory::is_original() || PID.load(Ordering::Relaxed) != std::process::id() {
         return;
     }
-    link::remove_door();
+    // With neither a planner gone nor a fork, no call is made that a program's seccomp filter may
+    // not know.
+    link::remove_door_if_orphaned();
+    if !FORKED.load(Ordering::Relaxed) {
+        return;
+    }
     let Some(rt) = runtime().filter(|rt| rt.sees_forks()) else { return };
     // The pager counts a child when it reads the fork's event; a call behind that event says that
     // it has. Not worth a hang: if the bell cannot be had, the children look after themselves.

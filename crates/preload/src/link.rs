@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::OnceLock;
 use terrace_core::wire::{encode_refusal, split_message, FromRuntime, ToRuntime};
 
@@ -39,6 +40,22 @@ pub struct Link {
 /// Where this process listens, and its id.
 static DOOR: OnceLock<(PathBuf, u32)> = OnceLock::new();
 
+/// The descriptors of the link and of the door, which never change, and whether it is all over; see
+/// [`stop`].
+static STREAM_FD: AtomicI32 = AtomicI32::new(-1);
+static DOOR_FD: AtomicI32 = AtomicI32::new(-1);
+static IS_STOPPED: AtomicBool = AtomicBool::new(false);
+/// Whether there is no planner now who would remove the door's socket when this process has ended.
+static IS_ORPHANED: AtomicBool = AtomicBool::new(false);
+
+/// Ends the link for good, from another thread: whoever waits at it, for a message or for another
+/// planner, sees the end.
+pub fn stop() {
+    IS_STOPPED.store(true, Ordering::SeqCst);
+    proc::shut_down(STREAM_FD.load(Ordering::Relaxed));
+    proc::shut_down(DOOR_FD.load(Ordering::Relaxed));
+}
+
 impl Link {
     /// Connects to the planner at `path`. `owner` is the user that this process was started as.
     pub fn open(path: &Path, owner: u32) -> Option<Link> {
@@ -49,6 +66,7 @@ impl Link {
             return None;
         };
         interpose::protect_fd(raised);
+        STREAM_FD.store(raised, Ordering::Relaxed);
         let stream = proc::stream_from(raised);
         Some(Link { stream, buffer: Vec::new(), door: open_door(path), owner })
     }
@@ -87,22 +105,28 @@ impl Link {
 
     /// Ends this connection and waits for another planner. `false` if none can come.
     pub fn await_next(&mut self) -> bool {
+        IS_ORPHANED.store(true, Ordering::Relaxed);
         let _ = self.stream.shutdown(Shutdown::Both);
         // Not kept: a broken planner may have made it large.
         self.buffer = Vec::new();
         let Some(door) = &self.door else { return false };
-        loop {
+        // What is put in place after `stop` has looked sees that it was called, and what was there
+        // before is shut down by it.
+        while !IS_STOPPED.load(Ordering::SeqCst) {
             match door.accept() {
                 Ok((stream, _)) if is_trusted(&stream, self.owner) => {
                     if socket::put_in_place(&self.stream, stream) {
-                        return true;
+                        IS_ORPHANED.store(false, Ordering::Relaxed);
+                        return !IS_STOPPED.load(Ordering::SeqCst);
                     }
                 }
                 Ok(_) => {}
                 // No descriptor is free, mostly. The planner waits in the queue meanwhile.
+                Err(_) if IS_STOPPED.load(Ordering::SeqCst) => break,
                 Err(_) => thread::sleep_us(200_000),
             }
         }
+        false
     }
 
     /// Ends it for good: this process is not tiered.
@@ -131,11 +155,19 @@ fn open_door(planner: &Path) -> Option<UnixListener> {
     let door = socket::listen(&path).ok()?;
     let raised = proc::raise_fd(door.as_raw_fd())?;
     interpose::protect_fd(raised);
+    DOOR_FD.store(raised, Ordering::Relaxed);
     let _ = DOOR.set((path, pid));
     Some(proc::listener_from(raised))
 }
 
-/// At the end of the process. Where it cannot (another root directory, another user), or does not
+/// At the end of a process that has no planner: one that is there removes the door itself.
+pub fn remove_door_if_orphaned() {
+    if IS_ORPHANED.load(Ordering::Relaxed) {
+        remove_door();
+    }
+}
+
+/// When nobody is to come any more. Where it cannot (another root directory, another user), or does not
 /// come to this, planner or `terrace status` remove what is left.
 pub fn remove_door() {
     let Some((path, pid)) = DOOR.get() else { return };

@@ -201,6 +201,7 @@ impl Child {
 impl Pager {
     /// The application forked.
     pub(super) fn forked(&mut self, fd: RawFd) {
+        forks::note_fork();
         let mut missing: Vec<Missing> = Vec::new();
         for region in self.rt.table.all() {
             let mut bits = [0u64; 8];

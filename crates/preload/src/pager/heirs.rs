@@ -7,7 +7,7 @@
 
 use super::Pager;
 use crate::region::Region;
-use crate::sys::inherit;
+use crate::sys::{inherit, memory};
 use std::ops::Range;
 use terrace_core::state::{PAGE_BYTES, REGION_PAGES};
 
@@ -40,6 +40,9 @@ impl Pager {
     /// the application again, also what the kernel counts as registered and we do not, such as the
     /// part by which a mapping has grown.
     pub fn give_to_children(&mut self) {
+        if self.rt.sees_forks() {
+            return;
+        }
         match self.rt.smaps.inherited() {
             Some(all) => {
                 for m in all.into_iter().filter(|m| m.registered && m.absent) {
@@ -67,15 +70,17 @@ impl Pager {
     }
 
     /// Gives up all registrations for good. Every page is at home, and nothing is moved or
-    /// registered from now on.
-    pub fn unregister_all(&mut self) {
+    /// registered from now on. `sentinel` is the page of `forks.rs`, 0 if there is none.
+    pub fn unregister_all(&mut self, sentinel: u64) {
+        self.give_to_children();
         for region in self.rt.table.all() {
             self.unregister(region);
         }
-        // And what the kernel has of them beyond our books.
-        for m in self.rt.smaps.inherited().unwrap_or_default() {
-            if m.registered && m.absent {
-                inherit::set_inherited(m.start, m.end - m.start, true);
+        // And what the kernel has of them beyond our books: ranges that have grown.
+        for m in self.rt.smaps.registered().unwrap_or_default() {
+            let is_free = m.start == sentinel || !memory::is_own(m.start, m.end);
+            if is_free {
+                let _ = self.uffd.unregister(m.start, m.end - m.start);
             }
         }
     }

@@ -346,6 +346,11 @@ impl Pager {
             // Memory limit: the kernel reclaims or kills; until then the thread waits, as it
             // would in the kernel. Only bytes must not be lost.
             Failure::NoMemory => thread::sleep_us(1000),
+            // No error of userfaultfd's: a seccomp filter of the program's lies on this thread.
+            Failure::Other(libc::EPERM | libc::EACCES | libc::ENOSYS) => proc::die(
+                "terrace: this program keeps the runtime from making system calls (a seccomp \
+                 filter for all threads?) while memory is in compressed tiers; ending it",
+            ),
             _ => thread::sleep_us(50),
         }
         Served::Again

@@ -1,6 +1,7 @@
 //! Children that are made without libc's `fork`: `_Fork`, `clone`, and `syscall` with a number that
 //! makes a process. They get what `fork`'s handlers do (`forks.rs`). What executes the instruction
-//! itself passes by here unseen; `forks.rs` says what becomes of its child.
+//! itself passes by here unseen; `forks.rs` says what becomes of its child. `syscall` is also where
+//! a seccomp filter for all threads, ours among them, comes by.
 
 use crate::forks;
 use crate::interpose::next;
@@ -155,6 +156,8 @@ mod x86_64 {
             "je 2f",
             "cmp rdi, {clone3}",
             "je 2f",
+            "cmp rdi, {seccomp}",
+            "je 2f",
             "3:",
             "mov rax, rdi",
             "mov rdi, rsi",
@@ -193,6 +196,7 @@ mod x86_64 {
             clone = const libc::SYS_clone,
             fork = const libc::SYS_fork,
             clone3 = const libc::SYS_clone3,
+            seccomp = const libc::SYS_seccomp,
             failed = sym failed,
             is_fork = sym is_fork,
             fork_call = sym fork_call,
@@ -217,6 +221,13 @@ mod x86_64 {
                     return 0;
                 }
                 (args[0], args[5])
+            }
+            libc::SYS_seccomp => {
+                let lays_on_all = b & libc::SECCOMP_FILTER_FLAG_TSYNC != 0;
+                if a == u64::from(libc::SECCOMP_SET_MODE_FILTER) && lays_on_all {
+                    forks::retire();
+                }
+                return 0;
             }
             _ => (0, 0),
         };

@@ -40,6 +40,19 @@ impl Smaps {
 
     /// The mappings that are absent or wiped in a child, in order. `None` if that cannot be known.
     pub fn inherited(&self) -> Option<Vec<Inherited>> {
+        let mut all = self.flagged()?;
+        all.retain(|m| m.absent || m.wiped);
+        Some(all)
+    }
+
+    /// The mappings that are registered for missing faults, in order.
+    pub fn registered(&self) -> Option<Vec<Inherited>> {
+        let mut all = self.flagged()?;
+        all.retain(|m| m.registered);
+        Some(all)
+    }
+
+    fn flagged(&self) -> Option<Vec<Inherited>> {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         file.rewind().ok()?;
         let mut text = Vec::new();
@@ -75,7 +88,7 @@ impl Parser {
             let Some((start, end)) = self.at.filter(|_| key == "VmFlags") else { return };
             let has = |flag| rest.split_ascii_whitespace().any(|f| f == flag);
             let (registered, absent, wiped) = (has("um"), has("dc"), has("wf"));
-            if absent || wiped {
+            if registered || absent || wiped {
                 self.found.push(Inherited { start, end, registered, absent, wiped });
             }
             return;

@@ -143,6 +143,12 @@ pub fn robust_head_offset() -> u64 {
     }
 }
 
+/// Whether thread `tid` of this process is there.
+pub fn is_alive(tid: u32) -> bool {
+    // SAFETY: signal 0 is never delivered.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) == 0 }
+}
+
 /// Whether the program has more than one thread, ours aside.
 pub fn is_threaded() -> bool {
     let ours = OWN_TIDS.iter().filter(|t| t.load(Ordering::Relaxed) != 0).count();

@@ -1,0 +1,101 @@
+"""Changes of the address space while memory is in tiers: a program a hazard.
+
+Each is also run without Terrace and must say the same, as in `test_life.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import HARD, Sandbox
+from test_hazards import Compiler
+from untiered import face_both
+
+TORTURE = ("--torture=12",)
+BOTH = pytest.mark.parametrize("options", [HARD, TORTURE], ids=["hard", "torture"])
+
+pytestmark = pytest.mark.usefixtures("can_tier")
+
+
+@BOTH
+def test_map_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """MAP_FIXED unmaps what was there, in the middle of what we follow."""
+    face_both(sandbox, program("map_over"), options=options)
+
+
+@BOTH
+def test_grow(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """What a mapping grows by is registered with it, of which there is no event."""
+    face_both(sandbox, program("grow"), options=options)
+
+
+@pytest.mark.usefixtures("userfaultfd_for_all")
+def test_grow_unprivileged(nobody: Sandbox, program: Compiler) -> None:
+    """And kept from children with it."""
+    face_both(nobody, program("grow"))
+
+
+def test_grows_down(sandbox: Sandbox, program: Compiler) -> None:
+    """The kernel extends a stack in a fault, below what is registered."""
+    face_both(sandbox, program("grows_down"))
+
+
+@pytest.mark.usefixtures("userfaultfd_for_all")
+def test_grows_down_unprivileged(nobody: Sandbox, program: Compiler) -> None:
+    """And its children have all of it."""
+    face_both(nobody, program("grows_down"))
+
+
+@BOTH
+def test_protect_race(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """A page comes home into a mapping whose protection changes at that moment."""
+    face_both(sandbox, program("protect_race"), options=options)
+
+
+ADVICE = [
+    "cold", "pageout", "populate_read", "populate_write", "collapse", "hugepage", "nohugepage",
+    "mergeable", "dontfork", "random", "willneed", "dontdump", "dontneed_locked", "guard",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("which", ADVICE)
+def test_advice(sandbox: Sandbox, program: Compiler, which: str) -> None:
+    """madvise finds holes where the program has pages."""
+    face_both(sandbox, program("advice"), which)
+
+
+@pytest.mark.parametrize("which", ["populate_write", "collapse", "hugepage", "guard"])
+def test_advice_under_torture(sandbox: Sandbox, program: Compiler, which: str) -> None:
+    """The same while everything moves."""
+    face_both(sandbox, program("advice"), which, options=TORTURE)
+
+
+def test_advised(sandbox: Sandbox, program: Compiler) -> None:
+    """Advice from another process (process_madvise) comes without a thread of ours."""
+    face_both(sandbox, program("advised"))
+
+
+@pytest.mark.parametrize("which", ["numa", "thp", "mlock2", "pkeys"])
+def test_policies(sandbox: Sandbox, program: Compiler, which: str) -> None:
+    """Policies split mappings and forbid moves; the bytes stay."""
+    face_both(sandbox, program("policies"), which)
+
+
+def test_own_uffd(sandbox: Sandbox, program: Compiler) -> None:
+    """A range has one userfaultfd: the program's, if it was first."""
+    face_both(sandbox, program("own_uffd"))
+
+
+def test_shared_stays(sandbox: Sandbox, program: Compiler) -> None:
+    """Shared memory is not ours to take."""
+    face_both(sandbox, program("shared_stays"))
+
+
+def test_giant(sandbox: Sandbox, program: Compiler) -> None:
+    """Address space is free: 2048 pages in 1 TiB must not cost a table for each GiB."""
+    with sandbox.start(program("giant")) as run:
+        status = run.conclude()
+        assert (status, run.lines[-1:]) == (0, ["OK"]), f"{run.lines}\n{run.stderr()}"
+        runtime_mib = max(int(w["runtime_bytes"]) for w in run.windows()) >> 20
+        # A record for each region with a page in it: 4 KiB and a leaf each.
+        assert runtime_mib < 64, f"the runtime took {runtime_mib} MiB"
