@@ -6,7 +6,8 @@ PYTHON := $(VENV)/bin/python
 TERRACE := $(or $(CARGO_TARGET_DIR),target)/release/terrace
 export TERRACE_BIN ?= $(abspath $(TERRACE))
 
-.PHONY: build demo test test-rust test-e2e ci fmt fmt-check lint doc fuzz bench clean cargo
+.PHONY: build demo test test-rust test-e2e sim soak-sim ci fmt fmt-check lint doc fuzz bench clean \
+	cargo
 
 build: cargo
 	cargo build --release --workspace
@@ -61,6 +62,16 @@ doc: cargo
 fuzz: cargo
 	TERRACE_FUZZ_RUNS=$(or $(RUNS),1000000) \
 	  cargo test --release -p terrace-store --lib fuzz -- --nocapture
+
+# The runtime against a fake kernel (docs/simulation.md). `make test-rust` runs 10000 seeds of it.
+# SEED=123 prints one seed step by step; FROM=1000000 begins elsewhere.
+SIMULATION := cargo test --release -p terrace-preload --test simulation --
+sim: cargo
+	$(SIMULATION) $(if $(SEED),--seed $(SEED),--runs $(or $(RUNS),10000) --from $(or $(FROM),0) --pairs)
+
+# Until a seed fails or it is interrupted.
+soak-sim: cargo
+	$(SIMULATION) --soak --from $(or $(FROM),1000000)
 
 bench: build
 	$(TERRACE) bench plan

@@ -152,6 +152,8 @@ struct Kernel {
     reshaped: Vec<(u64, u64, u64)>,
     /// Children whose fork has not returned.
     unborn: Vec<usize>,
+    /// madvise(2) stops between its event and its work: for scripted tests.
+    is_drop_held: bool,
 }
 
 /// Frame 0 is the zero page.
@@ -193,6 +195,11 @@ pub fn begin(forks_allowed: bool) {
 /// Sets how likely things fail from now on.
 pub fn set_faults(faults: Faults) {
     with(|k| k.faults = faults);
+}
+
+/// Holds madvise(2) between its event and its work, or lets it go on.
+pub fn hold_drops(on: bool) {
+    with(|k| k.is_drop_held = on);
 }
 
 fn close_all() {
@@ -610,6 +617,9 @@ pub fn dontneed(space: usize, start: u64, len: u64) {
         if let Some(c) = ctx {
             announce(c, 0x15, [a, b, 0]);
             schedule::call_point();
+            while with(|k| k.is_drop_held) {
+                schedule::sleep_us(1);
+            }
         }
         with(|k| {
             let there = k.zap(space, a, b);
