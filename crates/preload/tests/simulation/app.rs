@@ -5,6 +5,7 @@
 //! thread at a time, as any correct program does it; others may touch the area meanwhile, and get
 //! the signal that a real thread would get.
 
+use crate::forks;
 use crate::kernel::{self, Leave, Page, Pin, Prot, MAIN, OWN_BASE, PAGE};
 use crate::mover::Queue;
 use crate::pairs::{self, Event};
@@ -14,7 +15,6 @@ use crate::schedule::{self, random};
 use crate::sys::thread;
 use crate::tracker::Tracker;
 use crate::world::Setting;
-use crate::forks;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -205,7 +205,11 @@ impl App {
             28..=29 => {
                 if let Some(pin) = kernel::pin(MAIN, self.some_page()) {
                     thread::sleep_us(1 + below(300));
-                    Pin::write_and_release(pin, below(512) as usize * 8, below(1 << 62).to_le_bytes());
+                    Pin::write_and_release(
+                        pin,
+                        below(512) as usize * 8,
+                        below(1 << 62).to_le_bytes(),
+                    );
                 }
             }
             30 => self.fork(MAIN, 0),
@@ -236,7 +240,9 @@ impl App {
                 // Only what is one mapping can be moved.
                 kernel::mprotect(MAIN, start, pages * PAGE, Prot::Write);
                 let mapped = kernel::mappings(MAIN);
-                if self.sites.borrow().len() as u64 >= SITES - 1 || !mapped.contains(&(start, start + pages * PAGE)) {
+                if self.sites.borrow().len() as u64 >= SITES - 1
+                    || !mapped.contains(&(start, start + pages * PAGE))
+                {
                     return;
                 }
                 let to = self.free_site();
@@ -262,7 +268,12 @@ impl App {
                 }
             }
             _ => {
-                kernel::mprotect(MAIN, part, part_len, random(|r| r.pick(&[Prot::Read, Prot::None])));
+                kernel::mprotect(
+                    MAIN,
+                    part,
+                    part_len,
+                    random(|r| r.pick(&[Prot::Read, Prot::None])),
+                );
                 thread::sleep_us(1 + below(300));
                 kernel::mprotect(MAIN, part, part_len, Prot::Write);
             }

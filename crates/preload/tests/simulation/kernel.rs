@@ -289,8 +289,7 @@ impl Kernel {
 
     /// Drops the pages of a range; which were there.
     fn zap(&mut self, space: usize, start: u64, end: u64) -> Vec<u64> {
-        let pages: Vec<u64> =
-            self.spaces[space].ptes.range(start..end).map(|(&p, _)| p).collect();
+        let pages: Vec<u64> = self.spaces[space].ptes.range(start..end).map(|(&p, _)| p).collect();
         for p in &pages {
             if let Some(pte) = self.spaces[space].ptes.remove(p) {
                 self.drop_frame(pte.frame);
@@ -372,12 +371,7 @@ pub struct Segv;
 
 /// Touches a page as the processor, or a system call, does. `f` gets its bytes; for a write it may
 /// change them, and the shadow follows.
-pub fn access(
-    space: usize,
-    page: u64,
-    write: bool,
-    f: impl FnOnce(&mut Page),
-) -> Result<(), Segv> {
+pub fn access(space: usize, page: u64, write: bool, f: impl FnOnce(&mut Page)) -> Result<(), Segv> {
     let mut f = Some(f);
     loop {
         schedule::call_point();
@@ -420,13 +414,7 @@ pub fn access(
 }
 
 impl Kernel {
-    fn make_accessible(
-        &mut self,
-        space: usize,
-        page: u64,
-        pte: Option<Pte>,
-        write: bool,
-    ) -> usize {
+    fn make_accessible(&mut self, space: usize, page: u64, pte: Option<Pte>, write: bool) -> usize {
         let fresh = |frame| Pte { frame, wp: false, exclusive: frame != ZERO_FRAME };
         match pte {
             None => {
@@ -571,8 +559,7 @@ impl Kernel {
 pub fn munmap(space: usize, start: u64, len: u64) {
     schedule::call_point();
     schedule::trace(|| format!("munmap {start:#x} +{}", len / PAGE));
-    let (id, contexts) =
-        with(|k| (reshaping(k, space, start, len), k.unmap(space, start, len)));
+    let (id, contexts) = with(|k| (reshaping(k, space, start, len), k.unmap(space, start, len)));
     for c in contexts {
         announce(c, 0x16, [start, start + len, 0]);
     }
@@ -962,7 +949,9 @@ impl Context {
 }
 
 mod uffd;
-pub use uffd::{control, duplicate, inherit, open_uffd, read_messages, reap, set_nonblocking, Argument};
+pub use uffd::{
+    control, duplicate, inherit, open_uffd, read_messages, reap, set_nonblocking, Argument,
+};
 
 /// Threads that wait for a page of the main address space.
 pub fn waiters(page: u64) -> usize {

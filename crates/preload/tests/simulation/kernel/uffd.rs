@@ -3,7 +3,7 @@
 //! The numbers are real descriptors (of nothing), so that closing one is noticed as in Linux.
 
 use super::{
-    once_in, schedule, with, Context, Key, Kernel, Page, Prot, Pte, EVENT_FORK, MAIN, MISSING,
+    once_in, schedule, with, Context, Kernel, Key, Page, Prot, Pte, EVENT_FORK, MAIN, MISSING,
     OWN_BASE, OWN_END, PAGE, WP, ZEROS, ZERO_FRAME,
 };
 use real_libc as real;
@@ -220,7 +220,9 @@ impl Kernel {
             Err(e)
         };
         let (s, d) = (self.spaces[space].vma(src), self.spaces[space].vma(dst));
-        let (Some((_, s)), Some((_, d))) = (s, d) else { return refused(real::ENOENT, &mut arg[4]) };
+        let (Some((_, s)), Some((_, d))) = (s, d) else {
+            return refused(real::ENOENT, &mut arg[4]);
+        };
         let fits = src + len <= s.end && dst + len <= d.end;
         let alike = s.prot == d.prot && s.prot == Prot::Write;
         if !fits || !alike || d.ctx.is_none_or(|(n, _)| n != c) {
@@ -424,8 +426,7 @@ pub fn read_messages(fd: i32, out: *mut u8, bytes: usize) -> isize {
         if n > 0 {
             return (n * 32) as isize;
         }
-        let (waits, interrupted) =
-            with(|k| (!k.contexts[c].is_nonblocking, k.faults.interrupted));
+        let (waits, interrupted) = with(|k| (!k.contexts[c].is_nonblocking, k.faults.interrupted));
         if !waits {
             return fail(real::EAGAIN) as isize;
         }

@@ -16,7 +16,7 @@ pub struct Share {
 
 /// See the real one.
 #[derive(Debug, Default)]
-pub struct Devices;
+pub struct Devices(());
 
 /// Opens the medium of one tier. A file is one that takes its time.
 pub fn open(
