@@ -473,6 +473,14 @@ impl Kernel {
 
 // ---- system calls of the application -------------------------------------------------------
 
+/// A thread that is not given a processor for a while.
+fn pause() {
+    schedule::call_point();
+    if once_in(2) {
+        schedule::sleep_us(400);
+    }
+}
+
 /// Waits until the message was read and this thread runs again, and ends the change it announced.
 fn announce(ctx: usize, code: u8, arg: [u64; 3]) {
     schedule::call_point();
@@ -491,6 +499,9 @@ fn announce(ctx: usize, code: u8, arg: [u64; 3]) {
         schedule::wake(Key::Read(ctx));
         schedule::wait(Key::Event(id));
         schedule::call_point();
+        if once_in(8) {
+            pause();
+        }
     }
     with(|k| k.contexts[ctx].changing -= 1);
 }
@@ -603,7 +614,7 @@ pub fn dontneed(space: usize, start: u64, len: u64) {
         let Some((a, b, ctx)) = found else { return };
         if let Some(c) = ctx {
             announce(c, 0x15, [a, b, 0]);
-            schedule::call_point();
+            pause();
             while with(|k| k.is_drop_held) {
                 schedule::sleep_us(1);
             }
