@@ -6,7 +6,8 @@ PYTHON := $(VENV)/bin/python
 TERRACE := $(or $(CARGO_TARGET_DIR),target)/release/terrace
 export TERRACE_BIN ?= $(abspath $(TERRACE))
 
-.PHONY: build demo test test-rust test-e2e compat ci fmt fmt-check lint doc fuzz soak bench clean cargo
+.PHONY: build demo test test-rust test-e2e sim soak-sim compat ci fmt fmt-check lint doc fuzz soak bench \
+	clean cargo
 
 build: cargo
 	cargo build --release --workspace
@@ -78,6 +79,16 @@ fuzz: cargo
 soak: build $(VENV)/ready
 	@tools/need-packages gcc:gcc
 	$(PYTHON) e2e/soak.py --pages $(or $(PAGES),100000000) --json $(or $(JSON),build/soak.json) $(ARGS)
+
+# The runtime against a fake kernel (docs/simulation.md). `make test-rust` runs 10000 seeds of it.
+# SEED=123 prints one seed step by step; FROM=1000000 begins elsewhere.
+SIMULATION := cargo test --release -p terrace-preload --test simulation --
+sim: cargo
+	$(SIMULATION) $(if $(SEED),--seed $(SEED),--runs $(or $(RUNS),10000) --from $(or $(FROM),0) --pairs)
+
+# Until a seed fails or it is interrupted.
+soak-sim: cargo
+	$(SIMULATION) --soak --from $(or $(FROM),1000000)
 
 bench: build
 	$(TERRACE) bench plan

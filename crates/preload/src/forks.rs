@@ -176,9 +176,6 @@ pub extern "C" fn at_exit() {
 /// (`Runtime::paused`).
 pub fn bring_all_home(rt: &'static Runtime) {
     agent::drop_plans();
-    // Whatever the pager began before it could see the pause - samples, a move out - is over once
-    // it answers.
-    rt.doorbell.call(|_| ());
     let Some(mut promoter) = Promoter::new(rt) else {
         proc::die(
             "terrace: no memory to bring all pages home (fork or mlockall); ending the program",
@@ -186,6 +183,9 @@ pub fn bring_all_home(rt: &'static Runtime) {
     };
     loop {
         let carried = rt.table.carried.load(Ordering::Acquire);
+        // Whatever the pager began before it could see the pause - samples, a move out - or before
+        // we looked is over once it answers.
+        rt.doorbell.call(|_| ());
         for r in rt.table.all() {
             while !(0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
                 rt.doorbell.call(move |pager| pager.return_samples(r));

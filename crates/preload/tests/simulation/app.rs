@@ -61,8 +61,8 @@ fn once_in(n: u64) -> bool {
     random(|r| r.once_in(n))
 }
 
-/// What a page may be filled with.
-fn content(kind: u64) -> Page {
+/// What a page may be filled with: 0 one word repeated, 1 what no codec shrinks, else the rest.
+pub fn content(kind: u64) -> Page {
     let mut page = [0; PAGE as usize];
     match kind {
         // One word repeated; zeros among them.
@@ -178,7 +178,8 @@ impl App {
 
     fn some_page(&self) -> u64 {
         let area = &self.areas[below(self.areas.len() as u64) as usize];
-        let pages = area.pages.get();
+        // Some pages are wanted by all threads.
+        let pages = if once_in(3) { area.pages.get().min(2) } else { area.pages.get() };
         area.start.get() + below(pages) * PAGE
     }
 

@@ -152,6 +152,8 @@ struct Kernel {
     reshaped: Vec<(u64, u64, u64)>,
     /// Children whose fork has not returned.
     unborn: Vec<usize>,
+    /// madvise(2) stops between its event and its work: for scripted tests.
+    is_drop_held: bool,
 }
 
 /// Frame 0 is the zero page.
@@ -193,6 +195,11 @@ pub fn begin(forks_allowed: bool) {
 /// Sets how likely things fail from now on.
 pub fn set_faults(faults: Faults) {
     with(|k| k.faults = faults);
+}
+
+/// Holds madvise(2) between its event and its work, or lets it go on.
+pub fn hold_drops(on: bool) {
+    with(|k| k.is_drop_held = on);
 }
 
 fn close_all() {
@@ -466,6 +473,14 @@ impl Kernel {
 
 // ---- system calls of the application -------------------------------------------------------
 
+/// A thread that is not given a processor for a while.
+fn pause() {
+    schedule::call_point();
+    if once_in(2) {
+        schedule::sleep_us(400);
+    }
+}
+
 /// Waits until the message was read and this thread runs again, and ends the change it announced.
 fn announce(ctx: usize, code: u8, arg: [u64; 3]) {
     schedule::call_point();
@@ -484,6 +499,9 @@ fn announce(ctx: usize, code: u8, arg: [u64; 3]) {
         schedule::wake(Key::Read(ctx));
         schedule::wait(Key::Event(id));
         schedule::call_point();
+        if once_in(8) {
+            pause();
+        }
     }
     with(|k| k.contexts[ctx].changing -= 1);
 }
@@ -596,7 +614,10 @@ pub fn dontneed(space: usize, start: u64, len: u64) {
         let Some((a, b, ctx)) = found else { return };
         if let Some(c) = ctx {
             announce(c, 0x15, [a, b, 0]);
-            schedule::call_point();
+            pause();
+            while with(|k| k.is_drop_held) {
+                schedule::sleep_us(1);
+            }
         }
         with(|k| {
             let there = k.zap(space, a, b);

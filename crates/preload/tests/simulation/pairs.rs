@@ -158,3 +158,68 @@ pub fn counts() -> Vec<u64> {
         pairs.chain(s.swaps.iter().flatten().flatten().copied()).collect()
     })
 }
+
+/// Transitions that movers and loaders must have made (`true`) and lost to somebody who took the
+/// page first (`false`).
+const SWAPS: [(PageState, PageState, bool); 12] = [
+    (PageState::Staged, PageState::Encoding, true),
+    (PageState::Staged, PageState::Encoding, false),
+    (PageState::Encoding, PageState::Stored, true),
+    (PageState::Encoding, PageState::Stored, false),
+    (PageState::Encoding, PageState::Same, true),
+    (PageState::Encoding, PageState::Same, false),
+    (PageState::Encoding, PageState::Staged, true),
+    (PageState::Encoding, PageState::Staged, false),
+    (PageState::Encoding, PageState::Restoring, true),
+    (PageState::Encoding, PageState::Restoring, false),
+    (PageState::Stored, PageState::Stored, true),
+    (PageState::Restoring, PageState::Home, true),
+];
+
+/// The pairs and transitions that were not met. Every pair can happen: a page at home faults where
+/// it is a hole, and requests of the agent name whole regions, whatever state their pages are in.
+pub fn missing(counts: &[u64]) -> Vec<String> {
+    let mut out = Vec::new();
+    for (k, kind) in KINDS.into_iter().enumerate() {
+        for (e, event) in EVENTS.into_iter().enumerate() {
+            if counts[k * EVENTS.len() + e] == 0 {
+                out.push(format!("{kind:?} x {event:?}"));
+            }
+        }
+    }
+    let base = KINDS.len() * EVENTS.len();
+    for (from, to, made) in SWAPS {
+        let n = base + (from as usize * 7 + to as usize) * 2 + usize::from(made);
+        if counts[n] == 0 {
+            let how = if made { "made" } else { "lost" };
+            out.push(format!("{from:?} -> {to:?} {how}"));
+        }
+    }
+    out
+}
+
+/// The counts as a table.
+pub fn show(counts: &[u64]) -> String {
+    let mut out = format!("{:13}", "");
+    for event in EVENTS {
+        out += &format!("{:>10}", format!("{event:?}"));
+    }
+    for (k, kind) in KINDS.into_iter().enumerate() {
+        out += &format!("\n{:13}", format!("{kind:?}"));
+        for e in 0..EVENTS.len() {
+            out += &format!("{:>10}", counts[k * EVENTS.len() + e]);
+        }
+    }
+    out += "\n\ntransitions made / lost to another\n";
+    let base = KINDS.len() * EVENTS.len();
+    for (a, from) in PageState::ALL.into_iter().enumerate() {
+        for (b, to) in PageState::ALL.into_iter().enumerate() {
+            let n = base + (a * 7 + b) * 2;
+            if counts[n] + counts[n + 1] > 0 {
+                let (made, lost) = (counts[n + 1], counts[n]);
+                out += &format!("  {from:?} -> {to:?}: {made} / {lost}\n");
+            }
+        }
+    }
+    out
+}

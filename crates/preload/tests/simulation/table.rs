@@ -1,1 +1,370 @@
-//! Every state and event, one by one.
+//! Every state of a page and every event, one by one: the documented outcome.
+//!
+//! What movers and loaders do to a word when they finish or give up is in the transitions that the
+//! seeds must have met (`pairs.rs`), because it is only a question of who was first.
+
+use crate::kernel::{self, Leave, MAIN, PAGE};
+use crate::pairs::{self, Kind};
+use crate::region::Region;
+use crate::runtime::Runtime;
+use crate::schedule::{self, Stop, Style};
+use crate::sys::{memory, thread};
+use crate::world::{Setting, World};
+use crate::{app, forks};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use terrace_core::state::REGION_BYTES;
+use terrace_core::tier::TierId;
+
+/// Where a page is before the event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Before {
+    Home,
+    /// Its removal was announced and not carried out: it is still there.
+    Zapping,
+    /// Its removal is done; nobody has looked since.
+    Zapped,
+    Staged,
+    Encoding,
+    Stored,
+    StoredSlowly,
+    Same,
+    Sampled,
+    /// A loader has been asked for it.
+    Loading,
+}
+
+use Before as B;
+
+const ROWS: [Before; 10] = [
+    B::Home,
+    B::Zapping,
+    B::Zapped,
+    B::Staged,
+    B::Encoding,
+    B::Stored,
+    B::StoredSlowly,
+    B::Same,
+    B::Sampled,
+    B::Loading,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    Read,
+    Write,
+    /// Two threads at once.
+    ReadTwice,
+    Remove,
+    Unmap,
+    Remap,
+    /// The child reads the page, too.
+    Fork,
+    MoveOut,
+    ReturnStaged,
+    Sample,
+    Unsample,
+    Promote,
+    Unregister,
+}
+
+use Event as E;
+use Kind::{Encoding, Home, HomeZapped, Restoring, Same, Sampled, Staged, Stored, StoredSlowly};
+
+/// What each event makes of each row, in the order of [`ROWS`]. For `Remap`, the word at the new
+/// address.
+#[rustfmt::skip]
+const TABLE: [(Event, [Kind; 10]); 13] = [
+    //                Home     Zapping     Zapped      Staged   Encoding  Stored  StoredSlowly  Same     Sampled  Loading
+    (E::Read,         [Home,    HomeZapped, Home,       Home,    Home,     Home,   Home,         Home,    Home,    Home]),
+    (E::Write,        [Home,    HomeZapped, Home,       Home,    Home,     Home,   Home,         Home,    Home,    Home]),
+    (E::ReadTwice,    [Home,    HomeZapped, Home,       Home,    Home,     Home,   Home,         Home,    Home,    Home]),
+    (E::Remove,       [HomeZapped; 10]),
+    (E::Unmap,        [Home; 10]),
+    (E::Remap,        [Home,    HomeZapped, HomeZapped, Sampled, Sampled,  Stored, StoredSlowly, Same,    Sampled, StoredSlowly]),
+    (E::Fork,         [Home,    HomeZapped, HomeZapped, Staged,  Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
+    (E::MoveOut,      [Staged,  HomeZapped, HomeZapped, Staged,  Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
+    (E::ReturnStaged, [Home,    HomeZapped, HomeZapped, Home,    Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
+    (E::Sample,       [Sampled, HomeZapped, HomeZapped, Staged,  Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
+    (E::Unsample,     [Home,    HomeZapped, HomeZapped, Staged,  Encoding, Stored, StoredSlowly, Same,    Home,    Restoring]),
+    (E::Promote,      [Home,    HomeZapped, HomeZapped, Staged,  Encoding, Home,   Home,         Home,    Sampled, Restoring]),
+    (E::Unregister,   [Home,    HomeZapped, Home,       Staged,  Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
+];
+
+const START: u64 = app::BASE;
+const PAGES: u64 = 8;
+/// The page that everything happens to.
+const I: usize = 3;
+const AT: u64 = START + I as u64 * PAGE;
+const ELSEWHERE: u64 = app::BASE + 8 * REGION_BYTES;
+const FAST: TierId = TierId(1);
+const SLOW: TierId = TierId(2);
+
+/// Goes through the table.
+pub fn check() -> Result<(), String> {
+    for (event, outcomes) in TABLE {
+        for (before, wanted) in ROWS.into_iter().zip(outcomes) {
+            one(before, event, wanted).map_err(|why| format!("{before:?} x {event:?}: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn one(before: Before, event: Event, wanted: Kind) -> Result<(), String> {
+    let mut setting = Setting::of(1);
+    setting.style = Style { call: 1, swap: 0, load: 0, hold: 0 };
+    setting.forks_announced = true;
+    setting.is_threaded = true;
+    setting.config.move_threads = 1;
+    setting.config.cooling_windows = 0;
+    setting.config.move_mib_s = 0;
+    setting.config.tiers[0].place.capacity_bytes = 256 * PAGE;
+    setting.config.tiers[1].place.capacity_bytes = 256 * PAGE;
+    setting.config.tiers[1].medium = terrace_core::tier::MediumKind::File;
+    let world = World::build(&setting);
+    let (rt, queue) = (world.rt, world.queue.clone());
+    let result: Rc<RefCell<Result<(), String>>> = Rc::new(RefCell::new(Ok(())));
+    let to = result.clone();
+    schedule::spawn("script", false, move || {
+        let script = Script { rt, queue, region: rt.table.get_or_create(START).expect("a region") };
+        *to.borrow_mut() = script.play(before, event, wanted);
+    });
+    let stop = schedule::run(100_000);
+    let failure = schedule::failure();
+    let waiting = schedule::waiting();
+    world.end();
+    kernel::begin(false);
+    match (stop, failure) {
+        (_, Some(why)) => Err(why),
+        (Stop::Finished, None) => result.borrow().clone(),
+        (stop, None) => Err(format!("{stop:?}, {waiting}")),
+    }
+}
+
+struct Script {
+    rt: &'static Runtime,
+    queue: std::sync::Arc<crate::mover::Queue>,
+    region: &'static Region,
+}
+
+fn spawn_read(page: u64, write: bool) -> usize {
+    schedule::spawn("reader", false, move || {
+        // Where the page is unmapped or moved meanwhile, the answer is a signal.
+        let _ = kernel::access(MAIN, page, write, |p| {
+            if write {
+                p[9] = 9;
+            }
+        });
+    })
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), String> {
+    for _ in 0..2000 {
+        if is_so() {
+            return Ok(());
+        }
+        thread::sleep_us(20);
+    }
+    Err(format!("never {what}"))
+}
+
+impl Script {
+    fn kind_at(&self, region: &Region) -> Kind {
+        pairs::kind(self.rt, region.word(I))
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind_at(self.region)
+    }
+
+    fn play(&self, before: Before, event: Event, wanted: Kind) -> Result<(), String> {
+        let rt = self.rt;
+        kernel::mmap(MAIN, START, PAGES * PAGE);
+        for n in 0..PAGES {
+            let page = match before {
+                B::Same => [7; PAGE as usize],
+                _ => app::content(2),
+            };
+            let _ = kernel::access(MAIN, START + n * PAGE, true, |p| *p = page);
+        }
+        let region = self.region;
+        if !rt.doorbell.call(move |pager| pager.register(region, 0..PAGES as usize)) {
+            return Err("not registered".into());
+        }
+        self.bring_to(before)?;
+        let is = self.kind();
+        let mut dropper = None;
+        let mut moved_to = None;
+        match event {
+            E::Read | E::Write | E::ReadTwice => {
+                let count = if event == E::ReadTwice { 2 } else { 1 };
+                let readers: Vec<usize> =
+                    (0..count).map(|_| spawn_read(AT, event == E::Write)).collect();
+                if before == B::Loading {
+                    thread::sleep_us(300);
+                    if self.kind() != Restoring {
+                        return Err("somebody else brought it".into());
+                    }
+                    schedule::hold("loader", false);
+                }
+                readers.into_iter().for_each(schedule::join);
+                until("home", || !matches!(self.kind(), Restoring))?;
+            }
+            E::Remove => {
+                kernel::hold_drops(true);
+                dropper = Some(schedule::spawn("dropper", false, || {
+                    kernel::dontneed(MAIN, AT, PAGE);
+                }));
+                until("removed", || self.kind() == HomeZapped && !kernel::is_changing(0))?;
+            }
+            E::Unmap => kernel::munmap(MAIN, AT, PAGE),
+            E::Remap => {
+                let len = PAGES * PAGE;
+                kernel::mremap(MAIN, START, len, ELSEWHERE, len, Leave::Nothing);
+                rt.doorbell.call(|_| ());
+                moved_to = rt.table.get(ELSEWHERE);
+            }
+            E::Fork => {
+                let child = kernel::fork(MAIN);
+                let reader = schedule::spawn("child", false, move || {
+                    let _ = kernel::access(child, AT, false, |_| ());
+                    kernel::exit(child);
+                });
+                if before == B::Loading {
+                    // Its parent's thread waits for a loader; the child is served by the pager.
+                    thread::sleep_us(500);
+                }
+                schedule::join(reader);
+            }
+            E::MoveOut => {
+                self.stage();
+            }
+            E::ReturnStaged => {
+                rt.doorbell.call(move |pager| pager.return_staged(region));
+            }
+            E::Sample => self.sample(),
+            E::Unsample => rt.doorbell.call(move |pager| pager.return_samples(region)),
+            E::Promote => {
+                self.queue.replace([(region, TierId::DRAM)]);
+                until("promoted", || self.queue.is_idle())?;
+            }
+            E::Unregister => {
+                let done = rt.doorbell.call(move |pager| pager.unregister(region));
+                if done != matches!(is, Home | HomeZapped) || done == region.is_registered(I) {
+                    return Err(format!("unregistered: {done}"));
+                }
+            }
+        }
+        // An event was read when its thread goes on; a call behind it says that it was handled.
+        rt.doorbell.call(|_| ());
+        let now = self.kind_at(moved_to.unwrap_or(region));
+        if now != wanted {
+            return Err(format!("{now:?} instead of {wanted:?}"));
+        }
+        if moved_to.is_some() && (self.kind() != Home || region.is_registered(I)) {
+            return Err("something is left at the old address".into());
+        }
+        if event == E::Unmap && region.is_registered(I) {
+            return Err("still registered".into());
+        }
+        // Everything goes on, and every byte is right.
+        schedule::hold("loader", false);
+        kernel::hold_drops(false);
+        if let Some(dropper) = dropper {
+            schedule::join(dropper);
+        }
+        let start = if moved_to.is_some() { ELSEWHERE } else { START };
+        for n in 0..PAGES {
+            let _ = kernel::access(MAIN, start + n * PAGE, false, |_| ());
+        }
+        forks::at_exit();
+        rt.paused.fetch_add(1, Ordering::AcqRel);
+        forks::bring_all_home(rt);
+        schedule::quietly(|| kernel::compare_all(MAIN))
+    }
+
+    fn bring_to(&self, before: Before) -> Result<(), String> {
+        let (rt, region) = (self.rt, self.region);
+        let wanted = match before {
+            B::Home => Home,
+            B::Zapping => {
+                kernel::hold_drops(true);
+                schedule::spawn("dropper", false, || kernel::dontneed(MAIN, AT, PAGE));
+                until("zapping", || self.kind() == HomeZapped && !kernel::is_changing(0))?;
+                HomeZapped
+            }
+            B::Zapped => {
+                kernel::dontneed(MAIN, AT, PAGE);
+                HomeZapped
+            }
+            B::Staged => {
+                self.stage();
+                Staged
+            }
+            B::Encoding => {
+                self.stage();
+                let w = region.word(I);
+                let encoding = w.begin_encode().ok_or("not staged")?;
+                region.replace(I, w, encoding);
+                Encoding
+            }
+            B::Stored | B::StoredSlowly | B::Same | B::Loading => {
+                let wanted = match before {
+                    B::Stored => Stored,
+                    B::Same => Same,
+                    _ => StoredSlowly,
+                };
+                let tier = if before == B::Stored { FAST } else { SLOW };
+                // A medium may refuse for a while.
+                for _ in 0..20 {
+                    self.queue.replace([(region, tier)]);
+                    until("stored", || self.queue.is_idle())?;
+                    if self.kind() == wanted {
+                        break;
+                    }
+                    rt.window.fetch_add(1, Ordering::Relaxed);
+                }
+                if before == B::Loading {
+                    schedule::hold("loader", true);
+                    spawn_read(AT, false);
+                    until("asked for", || self.kind() == Restoring)?;
+                    Restoring
+                } else {
+                    wanted
+                }
+            }
+            B::Sampled => {
+                self.sample();
+                Sampled
+            }
+        };
+        if self.kind() == wanted {
+            Ok(())
+        } else {
+            Err(format!("could not be brought to {wanted:?}: {:?}", self.kind()))
+        }
+    }
+
+    /// As a mover does, but for the mover.
+    fn stage(&self) {
+        let (rt, region) = (self.rt, self.region);
+        if region.slot.load(Ordering::Acquire) == 0 {
+            let slot = memory::carve(REGION_BYTES).expect("memory");
+            rt.uffd.register_staging(slot, REGION_BYTES).expect("registered");
+            region.slot.store(slot, Ordering::Release);
+        }
+        let slot = region.slot.load(Ordering::Acquire);
+        rt.doorbell.call(move |pager| pager.move_out(region, I..I + 1, slot, FAST, 0));
+    }
+
+    fn sample(&self) {
+        let region = self.region;
+        for seed in 0..64 {
+            if self.kind() != Home {
+                break;
+            }
+            self.rt.doorbell.call(move |pager| pager.take_samples(region, 255, seed, false));
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! One seed: a machine, a runtime on it, an application, and the checks at the end.
 
-use crate::app::{self, App};
-use crate::kernel::{self, Faults, MAIN};
+use crate::app::App;
+use crate::kernel::{self, Faults};
 use crate::loader::{self, Loads};
 use crate::mover::{Mover, Queue};
 use crate::pager::{doorbell::Doorbell, Pager};
@@ -183,9 +183,4 @@ pub fn run(setting: &Setting) -> Result<u64, String> {
     world.end();
     kernel::begin(false);
     result
-}
-
-/// Whether the main address space is the one of a violation's page.
-pub fn is_app_page(page: u64) -> bool {
-    page >= app::BASE && page < kernel::OWN_BASE && MAIN == 0
 }

@@ -16,7 +16,7 @@ pub struct Share {
 
 /// See the real one.
 #[derive(Debug, Default)]
-pub struct Devices;
+pub struct Devices(());
 
 /// Opens the medium of one tier. A file is one that takes its time.
 pub fn open(
@@ -28,25 +28,23 @@ pub fn open(
 ) -> Result<Box<dyn Medium>, String> {
     let capacity = if place.capacity_bytes == 0 { memory_bytes } else { place.capacity_bytes };
     let heap = HeapMedium::new(capacity as usize);
-    Ok(match kind {
-        MediumKind::File => Box::new(Slow { heap, waited: Mutex::default() }),
-        _ => Box::new(heap),
-    })
+    Ok(Box::new(Fake { heap, is_slow: kind == MediumKind::File, waited: Mutex::default() }))
 }
 
-/// A medium whose reads let others go first. A thread never waits
-/// twice in a row: what was moved over one read is
-/// found by the next, so that the store never reads it under its lock.
-struct Slow {
+/// A medium that lets others go first where the store holds no lock. A slow one does so when it is
+/// read, too; but no thread waits twice in a row: what was moved over one read is found by the
+/// next, so that the store never reads it under its lock.
+struct Fake {
     heap: HeapMedium,
+    is_slow: bool,
     /// Threads whose last read waited.
     waited: Mutex<Vec<Option<usize>>>,
 }
 
-impl Medium for Slow {
+impl Medium for Fake {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         let me = schedule::current();
-        let may_wait = {
+        let may_wait = self.is_slow && {
             let mut waited = self.waited.lock().expect("no poison");
             let place = waited.iter().position(|&t| t == me);
             match place {
@@ -58,7 +56,7 @@ impl Medium for Slow {
             place.is_none()
         };
         if may_wait {
-            schedule::sleep_us(100);
+            schedule::sleep_us(600);
         }
         self.heap.read(offset, buf)
     }
@@ -77,7 +75,7 @@ impl Medium for Slow {
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool, MediumError> {
         // What is still being filled is in memory.
-        let is_open = schedule::random(|r| r.once_in(3));
+        let is_open = !self.is_slow || schedule::random(|r| r.once_in(3));
         if is_open {
             self.heap.read(offset, buf)?;
         }
@@ -85,6 +83,22 @@ impl Medium for Slow {
     }
 
     fn waits(&self) -> bool {
-        true
+        self.is_slow
+    }
+
+    fn accepts(&self) -> Result<(), MediumError> {
+        match schedule::random(|r| r.below(60)) {
+            0 => Err(MediumError::Full),
+            1 => Err(MediumError::Io),
+            _ => Ok(()),
+        }
+    }
+
+    fn work_off(&self) {
+        if schedule::random(|r| r.once_in(3)) {
+            schedule::sleep_us(200);
+        } else {
+            schedule::call_point();
+        }
     }
 }
