@@ -51,7 +51,7 @@ pub struct TierConfig {
 #[derive(Clone, PartialEq, Debug)]
 pub enum ToRuntime {
     /// First message: what to build. Tiers are `TierId(1)` and up, in order. To a runtime that has
-    /// been built, the configuration in force again ([`Hello::in_force`]); only the note may differ.
+    /// been built, the configuration in force again ([`Hello::in_force`]), the note aside.
     Configure(Configure),
     /// Close the current window, report it and open the window of this number.
     Window(u32),

@@ -3,8 +3,8 @@
 //!
 //! What decodes obeys every bound that the runtime relies on, and is encoded to the same bytes
 //! again, so that no message has two meanings.
-//! `TERRACE_FUZZ_RUNS=50000000 cargo test --release -p terrace-core --test wire_fuzz` runs longer; a
-//! failure prints the seed and the bytes.
+//! `TERRACE_FUZZ_RUNS=50000000 cargo test --release -p terrace-core --test wire_fuzz` runs longer;
+//! a failure prints the seed and the bytes.
 
 use terrace_core::state::REGION_BYTES;
 use terrace_core::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_MAX};

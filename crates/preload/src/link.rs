@@ -1,8 +1,8 @@
 //! The connection to the planner, and the door at which the next one knocks when it is gone.
 //!
-//! The first planner listens, and the runtime connects to it (`TERRACE_SOCKET`). Beside that socket,
-//! in the same private directory, the runtime then listens itself, at `PID.runtime`: should its
-//! planner die, `terrace attach PID` connects there. Meanwhile the agent sleeps in `accept`.
+//! The first planner listens, and the runtime connects to it (`TERRACE_SOCKET`). Beside that
+//! socket, in the same private directory, the runtime then listens itself, at `PID.runtime`: should
+//! its planner die, `terrace attach PID` connects there. Meanwhile the agent sleeps in `accept`.
 //!
 //! Whoever is at the other end must be the user that this process was started as, or root: the
 //! sockets' directory says so, and the kernel is asked again for each connection.

@@ -272,7 +272,7 @@ impl Dax {
 }
 
 /// Whether a device or file is closed to other users, as far as it has to be: not everybody may
-/// write to it, and where pages are on it in the clear nobody else may read it or open it to others.
+/// write to it, and where pages are on it in the clear nobody else may read it or open it up.
 /// (A group that may write to it is the administrator's choice; what is enciphered is checked.)
 fn keeps_others_out(of: &Metadata, in_the_clear: bool) -> io::Result<()> {
     let (mode, others) = (of.mode() & 0o777, if in_the_clear { 0o066 } else { 0o002 });
