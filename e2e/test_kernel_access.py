@@ -146,7 +146,7 @@ def pages_in_dump(core: Path, at: int, pages: int) -> tuple[int, int]:
         )
         for i in range(pages) if kind == 1 else ():
             page_at = at + i * 4096 - start
-            if 0 <= page_at and page_at + 4096 <= size:
+            if page_at >= 0 and page_at + 4096 <= size:
                 page = dump[offset + page_at : offset + page_at + 4096]
                 right += page.startswith(b"%08x v0001" % i)
                 zero += page == bytes(4096)

@@ -2,10 +2,9 @@
 //!
 //! `close` and its relatives keep programs that close "all" descriptors (daemons do) from closing
 //! ours. `_exit` waits for forked children to be whole (`forks.rs`). `mlockall`
-//! stops movement (`locked.rs`). What makes threads and mutexes of some kinds keeps their pages home
-//! (`kept.rs`). Everything about the address
-//! space itself comes from userfaultfd events, not from shims, since libc calls `mmap` and
-//! `munmap` internally without passing here.
+//! stops movement (`locked.rs`). What makes threads and mutexes of some kinds keeps their pages
+//! home (`kept.rs`). Everything about the address space itself comes from userfaultfd events, not
+//! from shims, since libc calls `mmap` and `munmap` internally without passing here.
 
 use crate::forks;
 use crate::kept;

@@ -1,15 +1,15 @@
 //! Pages that must stay home because the kernel uses them where it serves no fault.
 //!
 //! While a thread ends, the kernel writes to the program's memory on its own account: it clears the
-//! word that joiners wait for (`CLONE_CHILD_CLEARTID`), and walks the list of robust mutexes that the
-//! thread holds, to mark them as left by their owner. At that moment it asks no userfaultfd: a page
-//! that is not home is an error to it, which it ignores, and those who wait do so for ever. An exec
-//! does the same when the pager is gone already. A futex with priority inheritance it writes with
-//! nobody to wait for a fault (`fixup_user_fault`): the call fails with EFAULT, at which glibc ends
-//! the program. So these pages are never taken out:
+//! word that joiners wait for (`CLONE_CHILD_CLEARTID`), and walks the list of robust mutexes that
+//! the thread holds, to mark them as left by their owner. At that moment it asks no userfaultfd: a
+//! page that is not home is an error to it, which it ignores, and those who wait do so for ever. An
+//! exec does the same when the pager is gone already. A futex with priority inheritance it writes
+//! with nobody to wait for a fault (`fixup_user_fault`): the call fails with EFAULT, at which glibc
+//! ends the program. So these pages are never taken out:
 //!
-//! - the descriptor of every thread (with the word and the head of the list): those there are, before
-//!   anything is moved ([`keep_threads`]); new ones when they are made;
+//! - the descriptor of every thread (with the word and the head of the list): those there are,
+//!   before anything is moved ([`keep_threads`]); new ones when they are made;
 //! - the page of every mutex that is robust or inherits priority, when it is made;
 //! - the word that is given to `clone`.
 //!

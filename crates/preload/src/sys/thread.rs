@@ -127,8 +127,8 @@ fn robust_head(tid: i32) -> Option<u64> {
     (r == 0 && head != 0).then_some(head)
 }
 
-/// How far into a thread's descriptor, which `pthread_t` points to in glibc, the head of its list of
-/// robust mutexes is. The same for all threads.
+/// How far into a thread's descriptor, which `pthread_t` points to in glibc, the head of its list
+/// of robust mutexes is. The same for all threads.
 pub fn robust_head_offset() -> u64 {
     static OFFSET: AtomicU64 = AtomicU64::new(0);
     match OFFSET.load(Ordering::Relaxed) {

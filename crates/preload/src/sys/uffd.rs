@@ -407,10 +407,10 @@ impl EventBuffer {
         self.len += 1;
     }
 
-    /// The message to handle next: the oldest event, and if there is none, the oldest fault. A fault
-    /// that was read together with an event must not be served before it: once the event was read
-    /// the kernel lets both our ioctls and the change go on, and a page filled after the kernel has
-    /// dropped the range would be there with what the program has thrown away.
+    /// The message to handle next: the oldest event, and if there is none, the oldest fault. A
+    /// fault that was read together with an event must not be served before it: once the event was
+    /// read the kernel lets both our ioctls and the change go on, and a page filled after the kernel
+    /// has dropped the range would be there with what the program has thrown away.
     pub fn pop(&mut self) -> Option<Event> {
         self.pop_event().or_else(|| self.take_first(|_| true))
     }
