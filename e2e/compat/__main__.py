@@ -3,8 +3,8 @@
 From the environment: JSON=path writes the rows there; ONLY=name,... runs these; QUICK=1 runs the
 quick ones, shorter; SEED=n is torture's seed; JOBS=n runs so many at once. The table in docs/ is
 written when everything ran. KEEP=1 keeps the folder of a run that failed; LIST=1 only lists names;
-PACKAGES=1 lists what is needed, as tools/need-packages takes it; ROWS=a.json,b.json writes the table
-from the rows of earlier runs.
+PACKAGES=1 lists what is needed, as tools/need-packages takes it; ROWS=a.json,b.json writes the
+table from the rows of earlier runs.
 """
 
 from __future__ import annotations

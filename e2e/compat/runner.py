@@ -339,8 +339,22 @@ def run_stage(
     """One run: verdict, why, what must be equal, and how much was moved."""
     # Short: a socket's path may have 107 bytes. Open to other users, as whom some servers run.
     folder = Path(tempfile.mkdtemp(prefix="terrace-compat-"))
-    folder.chmod(0o755)
-    stage = Stage(folder, options, time.monotonic() + program.timeout_s, quick)
+    keep = False
+    try:
+        folder.chmod(0o755)
+        stage = Stage(folder, options, time.monotonic() + program.timeout_s, quick)
+        verdict, why, digest = drive(program, stage)
+        keep = verdict == "fail" and bool(os.environ.get("KEEP"))
+        if keep:
+            why += f"\nkept: {folder}"
+        return verdict, why[:MESSAGE_CHARS_MAX], digest, tiering_of(stage.timeline())
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def drive(program: Program, stage: Stage) -> tuple[str, str, str | None]:
+    """Runs the driver under the watchdog: verdict, why, and what must be equal."""
     over = threading.Event()
     watchdog = threading.Thread(target=stage.watch, args=(over,), daemon=True)
     watchdog.start()
@@ -349,7 +363,7 @@ def run_stage(
     try:
         digest = program.drive(stage)
     except Missing as what:
-        verdict, why = "skipped", str(what)
+        verdict, why = "skipped", f"missing: {what}"
     except Wrong as what:
         verdict, why = "fail", str(what)
     except Exception:  # noqa: BLE001 - a broken connection is a verdict, with its place
@@ -360,13 +374,7 @@ def run_stage(
         stage.end_everything()
     if stage.hung:
         verdict, why = "fail", f"{stage.hung}\n{why}"
-    why = "\n".join(filter(None, [why, *stage.notes]))
-    tiering = tiering_of(stage.timeline())
-    if verdict == "fail" and os.environ.get("KEEP"):
-        why += f"\nkept: {folder}"
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-    return verdict, why[:MESSAGE_CHARS_MAX], digest, tiering
+    return verdict, "\n".join(filter(None, [why, *stage.notes])), digest
 
 
 def difference(plain: str | None, tiered: str | None) -> str:
