@@ -3,7 +3,8 @@
 From the environment: JSON=path writes the rows there; ONLY=name,... runs these; QUICK=1 runs the
 quick ones, shorter; SEED=n is torture's seed; JOBS=n runs so many at once. The table in docs/ is
 written when everything ran. KEEP=1 keeps the folder of a run that failed; LIST=1 only lists names;
-PACKAGES=1 lists what is needed, as tools/need-packages takes it.
+PACKAGES=1 lists what is needed, as tools/need-packages takes it; ROWS=a.json,b.json writes the
+table from the rows of earlier runs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,21 @@ def chosen() -> list[Program]:
     if only:
         return [p for p in PROGRAMS if p.name in only]
     return [p for p in PROGRAMS if p.quick or not os.environ.get("QUICK")]
+
+
+def write_from(files: list[str]) -> None:
+    """Writes the table from the rows of earlier runs; of a row that is there twice, the last."""
+    rows: dict[str, Outcome] = {}
+    options: tuple[str, ...] = ()
+    for file in files:
+        document = json.loads(Path(file).read_text())
+        options = tuple(document["mode"].split())
+        rows.update({row["name"]: Outcome(**row) for row in document["programs"]})
+    ordered = [rows[p.name] for p in PROGRAMS if p.name in rows]
+    for program in PROGRAMS:
+        if program.name in rows:
+            rows[program.name].checked = program.checked
+    report.write_document(ordered, options)
 
 
 def in_process(name: str) -> Outcome:
@@ -71,6 +87,9 @@ def main() -> int:
         return 0
     if os.environ.get("LIST"):
         print("\n".join(p.name for p in chosen()))
+        return 0
+    if files := os.environ.get("ROWS"):
+        write_from(files.split(","))
         return 0
     if not terrace_binary().exists():
         raise SystemExit(f"compat: {terrace_binary()} is missing: run `make`, or set TERRACE_BIN")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 import os
 import shutil
 import signal
@@ -41,7 +42,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # A program that outlives its deadline gets this long after the watchdog's signal.
 GRACE_S = 20.0
 # What a run of each kind may take; the machine may be busy.
-TIMEOUT_S = 240.0
+TIMEOUT_S = 480.0
 MESSAGE_CHARS_MAX = 6000
 
 Command = Sequence[str | Path]
@@ -300,6 +301,8 @@ class Program:
     needs: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_S
     quick: bool = False
+    # Whether the results of both runs agree.
+    agree: Callable[[str | None, str | None], bool] = operator.eq
     # What Terrace cannot tier: it must say so in one line and run it with --best-effort.
     refused: bool = False
 
@@ -336,8 +339,22 @@ def run_stage(
     """One run: verdict, why, what must be equal, and how much was moved."""
     # Short: a socket's path may have 107 bytes. Open to other users, as whom some servers run.
     folder = Path(tempfile.mkdtemp(prefix="terrace-compat-"))
-    folder.chmod(0o755)
-    stage = Stage(folder, options, time.monotonic() + program.timeout_s, quick)
+    keep = False
+    try:
+        folder.chmod(0o755)
+        stage = Stage(folder, options, time.monotonic() + program.timeout_s, quick)
+        verdict, why, digest = drive(program, stage)
+        keep = verdict == "fail" and bool(os.environ.get("KEEP"))
+        if keep:
+            why += f"\nkept: {folder}"
+        return verdict, why[:MESSAGE_CHARS_MAX], digest, tiering_of(stage.timeline())
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def drive(program: Program, stage: Stage) -> tuple[str, str, str | None]:
+    """Runs the driver under the watchdog: verdict, why, and what must be equal."""
     over = threading.Event()
     watchdog = threading.Thread(target=stage.watch, args=(over,), daemon=True)
     watchdog.start()
@@ -346,7 +363,7 @@ def run_stage(
     try:
         digest = program.drive(stage)
     except Missing as what:
-        verdict, why = "skipped", str(what)
+        verdict, why = "skipped", f"missing: {what}"
     except Wrong as what:
         verdict, why = "fail", str(what)
     except Exception:  # noqa: BLE001 - a broken connection is a verdict, with its place
@@ -357,13 +374,15 @@ def run_stage(
         stage.end_everything()
     if stage.hung:
         verdict, why = "fail", f"{stage.hung}\n{why}"
-    why = "\n".join(filter(None, [why, *stage.notes]))
-    tiering = tiering_of(stage.timeline())
-    if verdict == "fail" and os.environ.get("KEEP"):
-        why += f"\nkept: {folder}"
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-    return verdict, why[:MESSAGE_CHARS_MAX], digest, tiering
+    return verdict, "\n".join(filter(None, [why, *stage.notes])), digest
+
+
+def difference(plain: str | None, tiered: str | None) -> str:
+    """Where two results part, with what is around it."""
+    one, two = plain or "", tiered or ""
+    at = len(os.path.commonprefix([one, two]))
+    around = slice(max(0, at - 100), at + 300)
+    return f"differs at {at}: untiered {one[around]!r}, tiered {two[around]!r}"
 
 
 def run_program(program: Program, options: tuple[str, ...], *, quick: bool) -> Outcome:
@@ -381,8 +400,8 @@ def run_program(program: Program, options: tuple[str, ...], *, quick: bool) -> O
     row.torture, row.why, tiered, seen = run_stage(program, options, quick=quick)
     row.seconds = time.monotonic() - began
     row.pages_moved, row.faults, row.processes = seen.pages_moved, seen.faults, seen.processes
-    if row.torture == "pass" and tiered != plain:
-        row.torture, row.why = "fail", f"untiered gave {plain!r:.500}, tiered {tiered!r:.500}"
+    if row.torture == "pass" and not program.agree(plain, tiered):
+        row.torture, row.why = "fail", difference(plain, tiered)
     if row.torture == "pass" and program.refused:
         row.torture = "refused"
     elif row.torture == "pass" and row.pages_moved == 0:

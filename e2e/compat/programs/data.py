@@ -95,6 +95,14 @@ def drive_stress(stage: Stage) -> None:
         raise Wrong(said[-2000:])
 
 
+def drive_stressapptest(stage: Stage) -> None:
+    """Threads that copy, invert and check memory of their own process, block by block."""
+    options = ["-M", "192", "-s", "25", "-m", "2", "-i", "1", "-c", "1", "-W"]
+    said = stage.run(["stressapptest", *options], name="stressapptest")
+    if "Status: PASS" not in said or "with 0 hardware incidents, 0 errors" not in said:
+        raise Wrong(said[-2000:])
+
+
 ALL = (
     Program(
         "sqlite",
@@ -126,5 +134,12 @@ ALL = (
         drive_stress,
         "--vm 2 --vm-method all --verify: every pattern compared by stress-ng itself",
         ("stress-ng:stress-ng",),
+    ),
+    Program(
+        "stressapptest",
+        package_version("stressapptest"),
+        drive_stressapptest,
+        "threads that copy, invert and check 192 MiB block by block; no errors, by its own count",
+        ("stressapptest:stressapptest",),
     ),
 )

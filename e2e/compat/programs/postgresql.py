@@ -50,7 +50,7 @@ STATEMENTS = (
     "FETCH 3 FROM c",
     "COMMIT",
     "SELECT md5(string_agg(a, '' ORDER BY b DESC)) FROM t",
-    "SELECT count(*), sum(x.id::bigint * y.id) FROM t x JOIN t y ON x.a = md5(y.a)",
+    "SELECT count(*), sum(x.id::bigint * y.id) FROM t x JOIN t y ON x.b = y.b",
     "DO $$ DECLARE big text[] := ARRAY(SELECT a || b FROM t ORDER BY id); n bigint := 0;"
     " BEGIN FOR round IN 1..3 LOOP PERFORM pg_sleep(0.7);"
     " FOR i IN 1..200000 BY 7 LOOP n := n + hashtext(big[i]); END LOOP;"
@@ -215,7 +215,7 @@ def use(stage: Stage, cluster: Cluster) -> str:
         cluster.pgbench("-n", "-c", "6", "-j", "2", "-T", "4")
         if stage.wait(process) != 0:
             raise Wrong(f"session: {log.read_text()[-2000:]}")
-        results.append(log.read_text())
+        results.append(log.read_text().replace(str(stage.folder), ""))
     if results[0] != results[1]:
         raise Wrong(f"two sessions differ: {results}")
     cluster.check_balances("after pgbench")
