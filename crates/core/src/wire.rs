@@ -6,10 +6,10 @@
 //! [`Malformed`], never a panic and never an allocation larger than the message itself, because
 //! a broken peer must not be able to hurt a host program.
 
-use crate::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_MAX};
+use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, PATH_BYTES_MAX};
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
@@ -43,6 +43,8 @@ pub struct TierConfig {
     pub bandwidth_mib_s: u64,
     /// Where the medium is.
     pub place: Place,
+    /// KiB that are compressed together, 0 for single pages ([`crate::tier::TierSpec::block_kib`]).
+    pub block_kib: u8,
 }
 
 /// Planner to runtime.
@@ -279,7 +281,7 @@ impl Reader<'_> {
 
 const PLAN_ENTRY_BYTES: usize = 9;
 /// Without the path.
-const TIER_CONFIG_BYTES: usize = 38;
+const TIER_CONFIG_BYTES: usize = 39;
 const REGION_REPORT_BYTES: usize = 21;
 const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 8;
 
@@ -296,6 +298,7 @@ impl ToRuntime {
                     w.u64(t.latency_ns).u64(t.bandwidth_mib_s);
                     w.u32(t.place.node).u64(t.place.capacity_bytes);
                     w.u8(u8::from(t.place.is_enciphered)).text(&t.place.path);
+                    w.u8(t.block_kib);
                 }
                 w.finish()
             }
@@ -348,6 +351,7 @@ impl ToRuntime {
                         latency_ns: r.u64()?,
                         bandwidth_mib_s: r.u64()?,
                         place: decode_place(&mut r)?,
+                        block_kib: decode_block_kib(&mut r, codec)?,
                     });
                 }
                 ToRuntime::Configure(Configure {
@@ -417,6 +421,14 @@ impl FromRuntime {
         };
         r.end()?;
         Ok(message)
+    }
+}
+
+fn decode_block_kib(r: &mut Reader<'_>, codec: Codec) -> Result<u8, Malformed> {
+    match r.u8()? {
+        0 => Ok(0),
+        n if BLOCK_KIB.contains(&n) && codec == Codec::Zstd => Ok(n),
+        _ => Err(Malformed),
     }
 }
 
@@ -556,6 +568,7 @@ mod tests {
             latency_ns: 300,
             bandwidth_mib_s: 2000,
             place: Place::default(),
+            block_kib: 0,
         }
     }
 
@@ -593,6 +606,7 @@ mod tests {
                 on(MediumKind::Numa, ""),
                 on(MediumKind::File, "/var/tmp"),
                 on(MediumKind::Dax, "/dev/dax0.0"),
+                TierConfig { block_kib: 64, ..tier() },
             ],
         };
         let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
@@ -643,9 +657,20 @@ mod tests {
             assert_eq!(ToRuntime::decode(body(&bad.encode())), Err(Malformed), "{path:?}");
         }
         let mut bytes = configure(vec![on(MediumKind::File, "/v")]).encode();
-        let last = bytes.len() - 1;
+        let last = bytes.len() - 2;
         bytes[last] = 0xff;
         assert_eq!(ToRuntime::decode(body(&bytes)), Err(Malformed), "not UTF-8");
+    }
+
+    #[test]
+    fn blocks_are_of_three_sizes_and_of_zstd() {
+        let decode = |t| ToRuntime::decode(body(&configure(vec![t]).encode()));
+        for block_kib in 0..=u8::MAX {
+            let good = block_kib == 0 || BLOCK_KIB.contains(&block_kib);
+            assert_eq!(decode(TierConfig { block_kib, ..tier() }).is_ok(), good, "{block_kib}");
+            let lz4 = TierConfig { block_kib, codec: Codec::Lz4, level: 1, ..tier() };
+            assert_eq!(decode(lz4).is_ok(), block_kib == 0);
+        }
     }
 
     #[test]

@@ -154,6 +154,7 @@ impl Application {
                     latency_ns: t.medium.latency_ns,
                     bandwidth_mib_s: t.medium.bandwidth_mib_s,
                     place: t.medium.place.clone(),
+                    block_kib: t.block_kib,
                 })
                 .collect(),
         }
