@@ -25,7 +25,7 @@ const NONE: u32 = u32::MAX;
 /// Low bits of a place: which page of the block.
 const INDEX_BITS: u32 = PAGES_MAX.trailing_zeros();
 /// Buffers kept for blocks to come.
-const SPARES_MAX: usize = 2;
+const SPARES_MAX: usize = 1;
 
 /// A place in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
