@@ -99,7 +99,8 @@ pub fn table(rows: &[TierRow]) -> String {
         };
         let _ = writeln!(
             out,
-            "{:<3}  {:<name_width$}  {:<7}  {level:>5}  {:<8}  {:<medium_width$}  {:>13.3}  {}{together}",
+            "{:<3}  {:<name_width$}  {:<7}  {level:>5}  {:<8}  {:<medium_width$}  {:>13.3}  {}\
+             {together}",
             r.id,
             r.name,
             r.codec.unwrap_or("-"),
@@ -147,6 +148,20 @@ mod tests {
         let text = table(&rows);
         assert!(text.contains("+300 ns, 2000 MiB/s") && text.contains("not for money saved"));
         assert_eq!(text.lines().count(), 1 + 6 + 2);
+    }
+
+    #[test]
+    fn blocks_are_said() {
+        let mut config = Config::from_preset(Preset::Auto);
+        let dram = config.dram().clone();
+        config.tiers.push(terrace_core::tier::TierSpec::with_blocks(
+            terrace_core::tier::Pool::Zsmalloc,
+            64,
+            dram,
+        ));
+        let rows = rows(&config);
+        assert_eq!((rows[3].block_kib, rows[4].block_kib), (0, 64));
+        assert_eq!(table(&rows).matches("64 KiB compressed together").count(), 1);
     }
 
     #[test]

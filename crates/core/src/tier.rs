@@ -326,6 +326,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn blocks_are_named_and_as_long_as_they_say() {
+        let dram = || Medium::dram(1.0);
+        let large = TierSpec::with_blocks(Pool::Zsmalloc, 64, dram());
+        assert_eq!((large.name.as_str(), large.level), ("zsmalloc+zstd+64k+dram", 3));
+        assert_eq!(
+            BLOCK_KIB.map(|k| TierSpec::with_blocks(Pool::Zbud, k, dram()).pages_per_block()),
+            [4, 8, 16]
+        );
+        assert_eq!(TierSpec::new(Pool::Zbud, Codec::Zstd, dram()).pages_per_block(), 1);
+    }
+
+    #[test]
     fn names_and_wire_numbers_are_inverse() {
         for c in Codec::ALL {
             assert_eq!(Codec::from_name(c.name()), Some(c));

@@ -191,7 +191,9 @@ pub fn measure(spec: &TierSpec, encoded: &Encoded, pages: &[Page], seed: u64) ->
     if !here {
         spec.medium = preset::dram(spec.medium.usd_per_gib_month);
     }
-    let rounds = OBJECTS_MIN.div_ceil(pages.len().max(1)).max(1);
+    // A block of many pages is a few objects.
+    let pages_min = OBJECTS_MIN * spec.pages_per_block().div_ceil(2);
+    let rounds = pages_min.div_ceil(pages.len().max(1)).max(1);
     let objects = rounds * pages.len();
     // Room for a pool that wastes; only what is written costs memory.
     let medium = HeapMedium::new((objects + objects / 4 + 1_024) * PAGE_SIZE);
