@@ -76,6 +76,7 @@ struct Sealer {
 /// The blocks of one tier.
 pub(crate) struct Blocks {
     table: Mutex<Table>,
+    #[allow(clippy::vec_box)] // they go from hand to hand
     sealers: Mutex<Vec<Box<Sealer>>>,
     level: i32,
     pages: usize,

@@ -153,6 +153,7 @@ struct Filling {
 /// All blocks and handles of a tier.
 pub(super) struct Table {
     slots: Slots,
+    #[allow(clippy::vec_box)] // growing never copies more than pointers
     segments: Vec<Box<Segment>>,
     pages: usize,
     first_free: u32,
