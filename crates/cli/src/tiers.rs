@@ -30,6 +30,8 @@ pub struct TierRow {
     pub codec: Option<&'static str>,
     /// Level of the codec.
     pub level: Option<i32>,
+    /// KiB that are compressed together; 0 for single pages.
+    pub block_kib: u8,
     /// Pool manager.
     pub pool: Option<&'static str>,
     /// Name of the medium.
@@ -54,6 +56,7 @@ pub fn rows(config: &Config) -> Vec<TierRow> {
     let compressed = config.tiers.iter().zip(1u8..).map(|(tier, n)| TierRow {
         codec: Some(tier.codec.name()),
         level: Some(tier.level),
+        block_kib: tier.block_kib,
         pool: Some(tier.pool.name()),
         ..row(TierId(n), &tier.name, &tier.medium)
     });
@@ -66,6 +69,7 @@ fn row(id: TierId, name: &str, medium: &Medium) -> TierRow {
         name: name.into(),
         codec: None,
         level: None,
+        block_kib: 0,
         pool: None,
         medium: medium.name.clone(),
         kind: medium.kind.name(),
@@ -89,9 +93,14 @@ pub fn table(rows: &[TierRow]) -> String {
     );
     for r in rows {
         let level = r.level.map_or("-".into(), |l| l.to_string());
+        let together = match r.block_kib {
+            0 => String::new(),
+            kib => format!(", {kib} KiB compressed together"),
+        };
         let _ = writeln!(
             out,
-            "{:<3}  {:<name_width$}  {:<7}  {level:>5}  {:<8}  {:<medium_width$}  {:>13.3}  {}",
+            "{:<3}  {:<name_width$}  {:<7}  {level:>5}  {:<8}  {:<medium_width$}  {:>13.3}  {}\
+             {together}",
             r.id,
             r.name,
             r.codec.unwrap_or("-"),
@@ -139,6 +148,20 @@ mod tests {
         let text = table(&rows);
         assert!(text.contains("+300 ns, 2000 MiB/s") && text.contains("not for money saved"));
         assert_eq!(text.lines().count(), 1 + 6 + 2);
+    }
+
+    #[test]
+    fn blocks_are_said() {
+        let mut config = Config::from_preset(Preset::Auto);
+        let dram = config.dram().clone();
+        config.tiers.push(terrace_core::tier::TierSpec::with_blocks(
+            terrace_core::tier::Pool::Zsmalloc,
+            64,
+            dram,
+        ));
+        let rows = rows(&config);
+        assert_eq!((rows[3].block_kib, rows[4].block_kib), (0, 64));
+        assert_eq!(table(&rows).matches("64 KiB compressed together").count(), 1);
     }
 
     #[test]

@@ -279,7 +279,17 @@ pub struct TierSpec {
     pub pool: Pool,
     /// Where the pool's pages live.
     pub medium: Medium,
+    /// KiB that are compressed together, one of [`BLOCK_KIB`]; 0 where each page is compressed by
+    /// itself. Only [`Codec::Zstd`] has blocks.
+    pub block_kib: u8,
 }
+
+/// What a tier of blocks may compress together, in KiB.
+pub const BLOCK_KIB: [u8; 3] = [16, 32, 64];
+
+/// The level of a tier of blocks when the configuration names none: level 1 of single pages saves
+/// less than the blocks themselves do, level 9 takes four times as long to encode.
+pub const BLOCK_LEVEL_DEFAULT: i32 = 3;
 
 impl TierSpec {
     /// A tier with the codec's default level and the canonical name `pool+codec+medium`.
@@ -290,13 +300,42 @@ impl TierSpec {
             level: codec.default_level(),
             pool,
             medium,
+            block_kib: 0,
         }
+    }
+
+    /// A tier of Zstandard blocks of so many KiB, named `pool+zstd+64k+medium`.
+    pub fn with_blocks(pool: Pool, block_kib: u8, medium: Medium) -> TierSpec {
+        let codec = Codec::Zstd;
+        TierSpec {
+            name: format!("{}+{}+{block_kib}k+{}", pool.name(), codec.name(), medium.name),
+            level: BLOCK_LEVEL_DEFAULT,
+            block_kib,
+            ..TierSpec::new(pool, codec, medium)
+        }
+    }
+
+    /// Pages that are compressed together; 1 where each is by itself.
+    pub fn pages_per_block(&self) -> usize {
+        (usize::from(self.block_kib) / 4).max(1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_are_named_and_as_long_as_they_say() {
+        let dram = || Medium::dram(1.0);
+        let large = TierSpec::with_blocks(Pool::Zsmalloc, 64, dram());
+        assert_eq!((large.name.as_str(), large.level), ("zsmalloc+zstd+64k+dram", 3));
+        assert_eq!(
+            BLOCK_KIB.map(|k| TierSpec::with_blocks(Pool::Zbud, k, dram()).pages_per_block()),
+            [4, 8, 16]
+        );
+        assert_eq!(TierSpec::new(Pool::Zbud, Codec::Zstd, dram()).pages_per_block(), 1);
+    }
 
     #[test]
     fn names_and_wire_numbers_are_inverse() {

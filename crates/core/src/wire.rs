@@ -6,7 +6,7 @@
 //! [`Malformed`], never a panic and never an allocation larger than the message itself, because
 //! a broken peer must not be able to hurt a host program.
 
-use crate::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_MAX};
+use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, PATH_BYTES_MAX};
 
 /// Version of this format. Changes with every change to it.
 pub const VERSION: u32 = 3;
@@ -45,6 +45,8 @@ pub struct TierConfig {
     pub bandwidth_mib_s: u64,
     /// Where the medium is.
     pub place: Place,
+    /// KiB that are compressed together, 0 for single pages ([`crate::tier::TierSpec::block_kib`]).
+    pub block_kib: u8,
 }
 
 /// Planner to runtime.
@@ -303,7 +305,7 @@ impl Reader<'_> {
 
 const PLAN_ENTRY_BYTES: usize = 9;
 /// Without the path.
-const TIER_CONFIG_BYTES: usize = 38;
+const TIER_CONFIG_BYTES: usize = 39;
 const REGION_REPORT_BYTES: usize = 21;
 const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 8;
 
@@ -429,6 +431,7 @@ fn encode_configure(w: &mut Writer, c: &Configure) {
         w.u64(t.latency_ns).u64(t.bandwidth_mib_s);
         w.u32(t.place.node).u64(t.place.capacity_bytes);
         w.u8(u8::from(t.place.is_enciphered)).text(&t.place.path);
+        w.u8(t.block_kib);
     }
     w.u64(c.torture_seed);
     w.u32(c.note.len() as u32).0.extend_from_slice(c.note.as_bytes());
@@ -462,6 +465,7 @@ fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
             latency_ns: r.u64()?,
             bandwidth_mib_s: r.u64()?,
             place: decode_place(r)?,
+            block_kib: decode_block_kib(r, codec)?,
         });
     }
     Ok(Configure {
@@ -484,6 +488,14 @@ pub fn encode_refusal<'a>(why: &str, out: &'a mut [u8; 512]) -> &'a [u8] {
     out[4] = 67;
     out[5..5 + text.len()].copy_from_slice(text);
     &out[..5 + text.len()]
+}
+
+fn decode_block_kib(r: &mut Reader<'_>, codec: Codec) -> Result<u8, Malformed> {
+    match r.u8()? {
+        0 => Ok(0),
+        n if BLOCK_KIB.contains(&n) && codec == Codec::Zstd => Ok(n),
+        _ => Err(Malformed),
+    }
 }
 
 fn decode_place(r: &mut Reader<'_>) -> Result<Place, Malformed> {
@@ -624,6 +636,7 @@ mod tests {
             latency_ns: 300,
             bandwidth_mib_s: 2000,
             place: Place::default(),
+            block_kib: 0,
         }
     }
 
@@ -663,6 +676,7 @@ mod tests {
                 on(MediumKind::Numa, ""),
                 on(MediumKind::File, "/var/tmp"),
                 on(MediumKind::Dax, "/dev/dax0.0"),
+                TierConfig { block_kib: 64, ..tier() },
             ],
             torture_seed: 0x1122_3344_5566_7788,
             note: "[policy]\n".into(),
@@ -725,6 +739,17 @@ mod tests {
         let at = bytes.windows(2).position(|w| w == b"/v").unwrap();
         bytes[at + 1] = 0xff;
         assert_eq!(ToRuntime::decode(body(&bytes)), Err(Malformed), "not UTF-8");
+    }
+
+    #[test]
+    fn blocks_are_of_three_sizes_and_of_zstd() {
+        let decode = |t| ToRuntime::decode(body(&configure(vec![t]).encode()));
+        for block_kib in 0..=u8::MAX {
+            let good = block_kib == 0 || BLOCK_KIB.contains(&block_kib);
+            assert_eq!(decode(TierConfig { block_kib, ..tier() }).is_ok(), good, "{block_kib}");
+            let lz4 = TierConfig { block_kib, codec: Codec::Lz4, level: 1, ..tier() };
+            assert_eq!(decode(lz4).is_ok(), block_kib == 0);
+        }
     }
 
     #[test]

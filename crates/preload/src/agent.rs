@@ -28,9 +28,9 @@ use std::sync::{Arc, OnceLock};
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::{
-    Configure, FromRuntime, Hello, PlanEntry, Report, TierReport, ToRuntime, VERSION,
+    Configure, FromRuntime, Hello, PlanEntry, Report, TierConfig, TierReport, ToRuntime, VERSION,
 };
-use terrace_store::{pool, Page};
+use terrace_store::{blocks, pool, Page};
 
 /// The runtime of this process, once it is built.
 pub static RUNTIME: OnceLock<&'static Runtime> = OnceLock::new();
@@ -38,6 +38,8 @@ static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
 
 /// Pages sampled to estimate what tiers would make of the application's data.
 const ESTIMATE_PAGES: usize = 192;
+/// Blocks tried for it.
+const ESTIMATE_BLOCKS: usize = 8;
 /// Windows between two estimates.
 const ESTIMATE_EVERY: u32 = 16;
 /// Faults of our own that measure the wake-up overhead at start.
@@ -434,6 +436,10 @@ impl Agent {
         }
         let mut out = Vec::new();
         for (n, t) in self.rt.stores.config.tiers.iter().enumerate() {
+            if t.block_kib > 0 {
+                out.push(self.estimate_blocks(n, t)?);
+                continue;
+            }
             let (mut encoded, mut decoded): (Page, Page) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
             let mut trial = pool::open(t.pool, 1 << 16);
             let (mut bytes, mut stored, mut whole, mut decode_ns) = (0u64, 0u64, 0u64, 0u64);
@@ -464,6 +470,32 @@ impl Agent {
         }
         Some(out)
     }
+
+    /// As [`Agent::estimate`] for a tier of blocks: tries a few, of pages that lie side by side.
+    fn estimate_blocks(&self, n: usize, t: &TierConfig) -> Option<(u32, u32)> {
+        let pages = usize::from(t.block_kib) / 4;
+        let cutoff = self.rt.stores.config.cutoff_bytes as usize;
+        let blocks = training::sample_runs(self.rt, ESTIMATE_BLOCKS, pages);
+        let try_out = |b: &Vec<u8>| blocks::try_out(t.level, b, cutoff, thread::now_ns);
+        let tried: Vec<_> = blocks.iter().map(try_out).collect();
+        let (share, ns) = shares_of_blocks(&tried, pages * PAGE_BYTES);
+        let read_ns = self.rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
+        // A frame is read piece by piece.
+        let pieces = (pages as u64 * u64::from(share)).div_ceil(1000);
+        Some((share, (u64::from(ns) + read_ns * pieces) as u32))
+    }
+}
+
+/// What a tier of blocks makes of neighbouring pages: stored share in thousandths, time to decode.
+/// Without blocks to try, a half: it is measured as soon as the tier holds something.
+fn shares_of_blocks(tried: &[Option<(usize, u64)>], bytes: usize) -> (u32, u32) {
+    const SHARE_UNKNOWN: u32 = 500;
+    let stored: usize = tried.iter().map(|b| b.map_or(bytes, |(len, _)| len)).sum();
+    let decode_ns: u64 = tried.iter().flatten().map(|(_, ns)| ns).sum();
+    let decoded = tried.iter().flatten().count() as u64;
+    let share = ((stored + stored / 16) * 1000).checked_div(tried.len() * bytes);
+    let ns = decode_ns.checked_div(decoded).unwrap_or(0);
+    (share.map_or(SHARE_UNKNOWN, |s| s as u32), ns as u32)
 }
 
 /// Drops what is planned and waits until no mover works. Nothing new may come meanwhile

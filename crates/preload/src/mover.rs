@@ -6,8 +6,8 @@
 //! meanwhile goes home from wherever it is, and what the mover made of it is dropped. Any step can
 //! be abandoned: a staged page goes back the way it came, a stored one is simply stored.
 //!
-//! Across: stored bytes move as they are if both tiers have the same codec, else they are decoded
-//! and encoded. Up: see `promoter.rs`.
+//! Across: stored bytes move as they are if both tiers have the same codec and neither has blocks,
+//! else they are decoded and encoded. Up: see `promoter.rs`.
 
 use crate::promoter::Promoter;
 use crate::region::Region;
@@ -373,10 +373,10 @@ impl Mover {
         tier: TierId,
     ) -> Option<PageWord> {
         let rt = self.rt;
-        let ((from, from_config), (to, to_config)) =
-            (rt.stores.get(w.tier())?, rt.stores.get(tier)?);
+        let ((from, _), (to, _)) = (rt.stores.get(w.tier())?, rt.stores.get(tier)?);
         let counters = &rt.stats.tiers[tier.index()];
-        let stored = if from_config.codec == to_config.codec {
+        let has_encodings = from.has_encodings() && to.has_encodings();
+        let stored = if from.codec() == to.codec() && has_encodings {
             let (len, check) = from.load(Handle(w.payload()), &mut self.encoded).ok()?;
             // The object may have been freed, and its handle given to another page, while we
             // read. An unchanged word says that it was not.

@@ -57,12 +57,23 @@ impl Stores {
     /// Decoders for every codec in use.
     pub fn decoders(&self) -> Result<DecoderSet, ContextError> {
         let codecs = self.codecs().into_iter().map(|(c, _)| c);
-        DecoderSet::with_dictionaries(codecs, &self.dictionaries)
+        let mut decoders = DecoderSet::with_dictionaries(codecs, &self.dictionaries)?;
+        self.add_blocks(&mut decoders)?;
+        Ok(decoders)
     }
 
     /// Encoders (in tier order) and decoders.
     pub fn codec_set(&self) -> Result<CodecSet, ContextError> {
-        CodecSet::with_dictionaries(&self.codecs(), &self.dictionaries)
+        let mut codecs = CodecSet::with_dictionaries(&self.codecs(), &self.dictionaries)?;
+        self.add_blocks(&mut codecs.decoders)?;
+        Ok(codecs)
+    }
+
+    fn add_blocks(&self, decoders: &mut DecoderSet) -> Result<(), ContextError> {
+        match self.config.tiers.iter().any(|t| t.block_kib > 0) {
+            true => decoders.add_blocks(),
+            false => Ok(()),
+        }
     }
 
     /// Codec and level of every tier, in tier order.
@@ -86,5 +97,6 @@ fn spec(t: &TierConfig) -> TierSpec {
             bandwidth_mib_s: t.bandwidth_mib_s,
             place: t.place.clone(),
         },
+        block_kib: t.block_kib,
     }
 }

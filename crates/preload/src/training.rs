@@ -100,3 +100,27 @@ pub fn sample_pages(rt: &Runtime, count: usize) -> Vec<Box<Page>> {
     }
     pages
 }
+
+/// Copies of at most `count` runs of so many neighbouring pages that are all at home.
+pub fn sample_runs(rt: &Runtime, count: usize, pages: usize) -> Vec<Vec<u8>> {
+    let regions: Vec<_> = rt.table.all().into_iter().filter(|r| r.is_followed()).collect();
+    let (mut runs, mut page) = (Vec::new(), Box::new([0; PAGE_BYTES]));
+    for k in 0..count {
+        let Some(r) = regions.get(k * regions.len() / count) else { break };
+        let first = (k * 197) % (REGION_PAGES - pages + 1);
+        let present = rt.pagemap.present(r.base).unwrap_or([0; 8]);
+        let mut run = Vec::with_capacity(pages * PAGE_BYTES);
+        for i in first..first + pages {
+            let home = r.word(i).state() == PageState::Home && r.is_registered(i);
+            let is_there = present[i / 64] >> (i % 64) & 1 == 1;
+            if !home || !is_there || !proc::read_application_page(r.address(i), &mut page) {
+                break;
+            }
+            run.extend_from_slice(&page[..]);
+        }
+        if run.len() == pages * PAGE_BYTES {
+            runs.push(run);
+        }
+    }
+    runs
+}

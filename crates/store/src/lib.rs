@@ -6,6 +6,7 @@
 //! - [`codec`]: 4 KiB in, fewer bytes out, and back;
 //! - [`pool`]: which bytes of the arena hold which object; bookkeeping only, no bytes;
 //! - [`medium`]: the arena itself, memory or something slower;
+//! - [`blocks`]: several pages in one object, for the coldest data;
 //! - [`tier`]: the three composed, shared between threads, with counters.
 //!
 //! This code runs inside other people's processes. The way *up* (load, decode, free) never
@@ -16,6 +17,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod blocks;
 pub mod codec;
 pub mod medium;
 pub mod page;

@@ -14,8 +14,12 @@
 //! goes from tier to tier when both have the same codec), [`Tier::store_page`] and
 //! [`Tier::load_page`] add the codec and compare the checksum on the way back.
 //!
+//! A tier of blocks ([`crate::blocks`]) has the second layer only: its pages have no encoding of
+//! their own, so one that moves on is decoded and encoded.
+//!
 //! A refusal is data: each has a reason and a counter, and the page simply stays where it is.
 
+use crate::blocks::{BlockStats, Blocks};
 use crate::codec::{DecoderSet, Encoder};
 use crate::medium::{capacity_pages, Emulated, Medium, MediumError};
 use crate::page::checksum;
@@ -116,6 +120,8 @@ pub struct TierStats {
     pub compact_moves: u64,
     /// Bytes given back to the medium.
     pub released_bytes: u64,
+    /// What a tier of blocks has besides.
+    pub blocks: BlockStats,
 }
 
 #[derive(Default)]
@@ -146,6 +152,8 @@ pub struct Tier {
     /// Objects moved by compaction, by where each move began, hashed; changed under the lock.
     moved_from: [AtomicU32; MOVED_FROM],
     counters: Counters,
+    /// Of a tier that compresses several pages at a time.
+    blocks: Option<Blocks>,
 }
 
 impl Tier {
@@ -157,15 +165,24 @@ impl Tier {
             MediumKind::Emulated => Box::new(Emulated::from_spec(medium, &spec.medium)),
             _ => medium,
         };
+        let cutoff_bytes = cutoff_bytes.min(PAGE_SIZE);
+        let blocks = || Blocks::new(spec.level, spec.pages_per_block(), cutoff_bytes);
         Tier {
             codec: spec.codec,
-            cutoff_bytes: cutoff_bytes.min(PAGE_SIZE),
+            cutoff_bytes,
             medium,
             pool: Mutex::new(pool),
             urgent: AtomicU32::new(0),
             moved_from: [const { AtomicU32::new(0) }; MOVED_FROM],
             counters: Counters::default(),
+            blocks: (spec.block_kib > 0).then(blocks),
         }
+    }
+
+    /// Whether each page has an encoding of its own, which [`Tier::load`] gives and [`Tier::store`]
+    /// takes. Not so in a tier of blocks.
+    pub fn has_encodings(&self) -> bool {
+        self.blocks.is_none()
     }
 
     /// The codec of what is stored here.
@@ -183,22 +200,30 @@ impl Tier {
         &*self.medium
     }
 
-    /// Stores encoded bytes and the checksum of the page they decode to.
+    /// Stores encoded bytes and the checksum of the page they decode to. A tier of blocks finds
+    /// them too big.
     pub fn store(&self, bytes: &[u8], check: u32) -> Result<Handle, Refusal> {
-        if bytes.len() > self.cutoff_bytes {
+        if bytes.len() > self.cutoff_bytes || !self.has_encodings() {
             return Err(self.refuse(Refusal::TooBig));
         }
-        let stored = self.store_bytes(bytes, check);
-        // Also after a failure: it may be the medium's turn to try again.
-        self.medium.work_off();
-        match stored {
+        match self.store_object(bytes, check) {
             Ok(handle) => {
-                self.medium.wait(bytes.len());
                 add(&self.counters.stores, 1);
                 Ok(handle)
             }
             Err(refusal) => Err(self.refuse(refusal)),
         }
+    }
+
+    /// Stores bytes in the pool, whatever they are.
+    pub(crate) fn store_object(&self, bytes: &[u8], check: u32) -> Result<Handle, Refusal> {
+        let stored = self.store_bytes(bytes, check);
+        // Also after a failure: it may be the medium's turn to try again.
+        self.medium.work_off();
+        if stored.is_ok() {
+            self.medium.wait(bytes.len());
+        }
+        stored
     }
 
     fn store_bytes(&self, bytes: &[u8], check: u32) -> Result<Handle, Refusal> {
@@ -213,9 +238,13 @@ impl Tier {
         })
     }
 
-    /// Copies stored bytes out; returns their length and the checksum given with them.
+    /// Copies stored bytes out; returns their length and the checksum given with them. In a tier of
+    /// blocks no handle names such bytes.
     pub fn load(&self, handle: Handle, buf: &mut Page) -> Result<(usize, u32), LoadError> {
-        let loaded = self.load_bytes(handle, buf);
+        let loaded = match self.has_encodings() {
+            true => self.load_object(handle, buf),
+            false => Err(LoadError::NoSuchObject),
+        };
         match loaded {
             Ok((len, _)) => {
                 self.medium.wait(len);
@@ -226,7 +255,13 @@ impl Tier {
         loaded
     }
 
-    fn load_bytes(&self, handle: Handle, buf: &mut Page) -> Result<(usize, u32), LoadError> {
+    /// Copies what the pool has under a handle to the front of `buf`. Does not let the time pass
+    /// that an emulated medium takes.
+    pub(crate) fn load_object(
+        &self,
+        handle: Handle,
+        buf: &mut [u8],
+    ) -> Result<(usize, u32), LoadError> {
         for tries in 0.. {
             let (object, moves) = {
                 let pool = self.lock_urgently();
@@ -260,9 +295,17 @@ impl Tier {
     /// Gives an object up. Constant time; its pages go back to the medium with [`Tier::trim`].
     /// False if the handle names nothing.
     pub fn free(&self, handle: Handle) -> bool {
-        let freed = self.lock_urgently().free(handle).is_some();
+        let freed = match &self.blocks {
+            Some(blocks) => blocks.free(self, handle),
+            None => self.free_object(handle),
+        };
         add(&self.counters.frees, u64::from(freed));
         freed
+    }
+
+    /// Gives up what the pool has under a handle.
+    pub(crate) fn free_object(&self, handle: Handle) -> bool {
+        self.lock_urgently().free(handle).is_some()
     }
 
     /// Encodes and stores a page. `scratch` holds the encoded bytes meanwhile.
@@ -275,6 +318,11 @@ impl Tier {
         // Not worth encoding for a medium that rests. Its turn to try again comes all the same.
         if let Err(why) = self.medium.accepts() {
             return Err(self.refuse(refusal_of(why)));
+        }
+        if let Some(blocks) = &self.blocks {
+            let stored = blocks.store(self, encoder, page, scratch);
+            add(&self.counters.stores, u64::from(stored.is_ok()));
+            return stored.map_err(|why| self.refuse(why));
         }
         let out = &mut scratch[..self.cutoff_bytes];
         let Some(len) = encoder.encode(page, out) else {
@@ -292,6 +340,16 @@ impl Tier {
         scratch: &mut Page,
         page: &mut Page,
     ) -> Result<(), LoadError> {
+        if let Some(blocks) = &self.blocks {
+            let reader = decoders.blocks().ok_or(LoadError::Corrupt);
+            let loaded = reader.and_then(|reader| blocks.load(self, reader, handle, page));
+            let counter = match loaded {
+                Ok(()) => &self.counters.loads,
+                Err(_) => &self.counters.load_errors,
+            };
+            add(counter, 1);
+            return loaded;
+        }
         let (len, check) = self.load(handle, scratch)?;
         let outcome = match scratch.get(..len).map(|b| decoders.decode(self.codec, b, page)) {
             Some(Ok(())) if checksum(page) == check => return Ok(()),
@@ -302,8 +360,9 @@ impl Tier {
         Err(outcome)
     }
 
-    /// Moves at most `moves_max` objects together. Returns the moves made; less than asked for
-    /// means that there is nothing left to gain. A fault waits for a few moves at most.
+    /// Moves at most `moves_max` objects together, in a tier of blocks first the pages of those
+    /// that are mostly empty. Returns the moves made; less than asked for means that there is
+    /// nothing left to gain. A fault waits for a few moves at most.
     pub fn compact(&self, moves_max: usize) -> usize {
         let mut buf = [0; PAGE_SIZE];
         let mut moves = 0;
@@ -311,6 +370,8 @@ impl Tier {
         if self.medium.accepts().is_err() {
             return 0;
         }
+        let repacked = self.blocks.as_ref().map_or(0, |blocks| blocks.repack(self, moves_max));
+        let moves_max = moves_max - repacked;
         while moves < moves_max {
             let batch = COMPACT_MOVES_PER_HOLD.min(moves_max - moves);
             let mut moved_bytes = 0;
@@ -350,7 +411,7 @@ impl Tier {
             }
         }
         add(&self.counters.compact_moves, moves as u64);
-        moves
+        repacked + moves
     }
 
     /// Gives pages that fell empty back to the medium, at least `bytes_max` bytes of them if there
@@ -374,12 +435,34 @@ impl Tier {
         refusal
     }
 
+    /// For tests of blocks.
+    #[cfg(test)]
+    pub(crate) fn blocks(&self) -> Option<&Blocks> {
+        self.blocks.as_ref()
+    }
+
+    /// For tests of blocks.
+    #[cfg(test)]
+    pub(crate) fn blocks_mut(&mut self) -> Option<&mut Blocks> {
+        self.blocks.as_mut()
+    }
+
     /// Counters, each consistent in itself but not with the others.
     pub fn stats(&self) -> TierStats {
         let c = &self.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut pool = self.lock().stats();
+        let blocks = self.blocks.as_ref().map(|blocks| {
+            let stats = blocks.stats();
+            let (pages, memory_bytes) = blocks.held();
+            // Objects are pages to those above. What is not compressed yet is as long as it is.
+            pool.objects = pages;
+            pool.object_bytes += stats.filling_pages * PAGE_SIZE as u64;
+            pool.metadata_bytes += memory_bytes;
+            stats
+        });
         TierStats {
-            pool: self.lock().stats(),
+            pool,
             stores: get(&c.stores),
             loads: get(&c.loads),
             frees: get(&c.frees),
@@ -387,6 +470,7 @@ impl Tier {
             refusals: core::array::from_fn(|n| get(&c.refusals[n])),
             compact_moves: get(&c.compact_moves),
             released_bytes: get(&c.released_bytes),
+            blocks: blocks.unwrap_or_default(),
         }
     }
 

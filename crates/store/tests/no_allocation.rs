@@ -12,10 +12,10 @@
 use core::ffi::c_void;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use terrace_core::tier::{Codec, Medium, Pool, TierSpec};
+use terrace_core::tier::{Codec, Medium, Pool, TierSpec, BLOCK_KIB};
 use terrace_store::codec::dictionary::Dictionaries;
 use terrace_store::codec::Encoder;
-use terrace_store::{CodecSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_SIZE};
+use terrace_store::{CodecSet, DecoderSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_SIZE};
 
 struct Counting;
 
@@ -86,7 +86,7 @@ fn encode_decode_load_and_free_allocate_nothing() {
     // Encoders take a dictionary up at their next page, in memory that they have already.
     let text: Vec<u8> = (0..20_000u32).map(|i| ((i * i) >> 7) as u8).collect();
     assert_eq!(dictionaries.publish(&text), Some(1));
-    let pages: Vec<[u8; PAGE_SIZE]> = (0..200u32)
+    let pages: Vec<[u8; PAGE_SIZE]> = (0..202u32)
         .map(|n| core::array::from_fn(|i| (i as u32 / (n + 1)) as u8 ^ (i % 7) as u8))
         .collect();
     // The counting functions do stand before libc's.
@@ -127,5 +127,36 @@ fn encode_decode_load_and_free_allocate_nothing() {
             assert_eq!(terrace_store::codec::deflate::allocations(), deflate_before);
             assert!(tier.stats().loads > 50);
         }
+    }
+    blocks_load_and_free_allocate_nothing(&pages);
+}
+
+/// A tier of blocks: pages that wait in a block, sealed ones, a scan, and blocks that end.
+fn blocks_load_and_free_allocate_nothing(pages: &[[u8; PAGE_SIZE]]) {
+    let mut encoder = Encoder::new(Codec::Zstd, 3).unwrap();
+    let mut decoders = DecoderSet::new([]).unwrap();
+    decoders.add_blocks().unwrap();
+    let (mut scratch, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+    for (pool, kib) in Pool::ALL.into_iter().flat_map(|p| BLOCK_KIB.map(|kib| (p, kib))) {
+        let spec = TierSpec::with_blocks(pool, kib, Medium::dram(1.0));
+        let tier = Tier::new(&spec, Box::new(HeapMedium::new(1 << 22)), CUTOFF_BYTES);
+        let mut store = |page| tier.store_page(&mut encoder, page, &mut scratch).ok();
+        let mut stored: Vec<_> = pages.iter().filter_map(|p| Some((store(p)?, p))).collect();
+        while tier.stats().blocks.filling_pages == 0 {
+            stored.extend(store(&pages[0]).map(|handle| (handle, &pages[0])));
+        }
+        assert!(tier.stats().blocks.sealed > 3);
+        let before = CALLS.load(Ordering::Relaxed);
+        for (n, (handle, page)) in stored.iter().enumerate() {
+            tier.load_page(&mut decoders, *handle, &mut scratch, &mut back).unwrap();
+            assert!(back == **page);
+            assert!(n % 4 == 0 || tier.free(*handle));
+        }
+        for (n, (handle, _)) in stored.iter().enumerate().rev() {
+            assert_eq!(tier.free(*handle), n % 4 == 0);
+            assert!(tier.load_page(&mut decoders, *handle, &mut scratch, &mut back).is_err());
+        }
+        assert_eq!(CALLS.load(Ordering::Relaxed), before, "{} {kib}", pool.name());
+        assert_eq!(tier.stats().pool.pool_bytes, 0);
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use terrace_core::tier::{Codec, Medium, MediumKind, Place, Pool, TierSpec};
+use terrace_core::tier::{Codec, Medium, MediumKind, Place, Pool, TierSpec, BLOCK_KIB};
 use toml_edit::{Document, Item, TableLike, Value};
 
 use super::{
@@ -61,7 +61,7 @@ const MEDIUM_KEYS: &[&str] = &[
     "capacity_mib",
     "encrypt",
 ];
-const TIER_KEYS: &[&str] = &["name", "codec", "level", "pool", "medium"];
+const TIER_KEYS: &[&str] = &["name", "codec", "level", "pool", "medium", "block_kib"];
 const POLICY_KEYS: &[&str] = &["kind", "alpha", "threshold", "usd_per_core_month"];
 const RUN_KEYS: &[&str] = &[
     "window_s",
@@ -263,7 +263,11 @@ fn tier(section: &Section, media: &[Medium], before: &[TierSpec]) -> Result<Tier
             ),
         )
     })?;
-    let mut tier = TierSpec::new(pool, codec, medium.clone());
+    let mut tier = match block_kib(section, codec)? {
+        0 => TierSpec::new(pool, codec, medium.clone()),
+        kib => TierSpec::with_blocks(pool, kib, medium.clone()),
+    };
+    let level_unless_named = tier.level;
     if let Some(level) = section.get("level") {
         let (lo, hi) = codec.levels();
         let level = level.integer_between(lo.into(), hi.into(), &format!("levels of {codec_name}"));
@@ -271,9 +275,11 @@ fn tier(section: &Section, media: &[Medium], before: &[TierSpec]) -> Result<Tier
     }
     if let Some(name) = section.get("name") {
         tier.name = name.text()?.into();
-    } else if tier.level != codec.default_level() {
+    } else if tier.level != level_unless_named {
         // Two levels of one codec are two tiers, and must not need a name to tell them apart.
-        tier.name = format!("{pool_name}+{codec_name}{:+}+{medium_name}", tier.level);
+        let block =
+            if tier.block_kib > 0 { format!("+{}k", tier.block_kib) } else { String::new() };
+        tier.name = format!("{pool_name}+{codec_name}{:+}{block}+{medium_name}", tier.level);
     }
     if tier.name.is_empty()
         || tier.name.eq_ignore_ascii_case("dram")
@@ -283,6 +289,28 @@ fn tier(section: &Section, media: &[Medium], before: &[TierSpec]) -> Result<Tier
         return Err(section.error("name", message));
     }
     Ok(tier)
+}
+
+/// How much a tier compresses together; 0 for single pages.
+fn block_kib(section: &Section, codec: Codec) -> Result<u8> {
+    let Some(field) = section.get("block_kib") else { return Ok(0) };
+    let asked = field.integer_between(0, i64::MAX, "KiB; 0 for single pages")?;
+    if asked == 0 {
+        return Ok(0);
+    }
+    let Some(kib) = BLOCK_KIB.into_iter().find(|kib| i64::from(*kib) == asked) else {
+        let known = BLOCK_KIB.map(|kib| kib.to_string()).join(", ");
+        return Err(field.error(format!("{asked} is no size of a block; use one of {known}")));
+    };
+    if codec != Codec::Zstd {
+        let message = format!(
+            "only zstd compresses blocks, and this tier's codec is {}; remove the key or use \
+             codec = \"zstd\"",
+            codec.name()
+        );
+        return Err(section.error("block_kib", message));
+    }
+    Ok(kib)
 }
 
 fn policy(section: Option<Section>) -> Result<PolicyConfig> {

@@ -61,13 +61,17 @@ pub fn toml(dram: &Medium, tiers: &[TierSpec]) -> String {
     for t in tiers {
         let _ = write!(
             text,
-            "[[tier]]\nname = {:?}\ncodec = {:?}\nlevel = {}\npool = {:?}\nmedium = {:?}\n\n",
+            "[[tier]]\nname = {:?}\ncodec = {:?}\nlevel = {}\npool = {:?}\nmedium = {:?}\n",
             t.name,
             t.codec.name(),
             t.level,
             t.pool.name(),
             t.medium.name
         );
+        if t.block_kib > 0 {
+            let _ = writeln!(text, "block_kib = {}", t.block_kib);
+        }
+        text.push('\n');
     }
     text
 }
@@ -78,7 +82,7 @@ mod tests {
     use crate::config::file;
     use crate::config::{PolicyKind, Threshold};
     use crate::preset;
-    use terrace_core::tier::{Codec, Pool};
+    use terrace_core::tier::{Codec, Pool, BLOCK_KIB};
 
     #[test]
     fn a_whole_configuration_is_read_back() {
@@ -108,7 +112,8 @@ mod tests {
             let tiers: Vec<TierSpec> = Codec::ALL
                 .into_iter()
                 .flat_map(|c| Pool::ALL.map(|p| TierSpec::new(p, c, media.clone())))
-                .take(15)
+                .take(12)
+                .chain(BLOCK_KIB.map(|kib| TierSpec::with_blocks(Pool::Zbud, kib, media.clone())))
                 .collect();
             let text = toml(&dram, &tiers);
             let config = file::parse("t", &text, Preset::Auto).unwrap();

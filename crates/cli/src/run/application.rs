@@ -458,6 +458,7 @@ pub(super) fn tiers_of(config: &Config) -> Vec<TierConfig> {
         latency_ns: t.medium.latency_ns,
         bandwidth_mib_s: t.medium.bandwidth_mib_s,
         place: t.medium.place.clone(),
+        block_kib: t.block_kib,
     };
     config.tiers.iter().map(tier).collect()
 }

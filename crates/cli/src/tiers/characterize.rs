@@ -39,6 +39,10 @@ const CONTENDER_MARGIN: f64 = 0.25;
 /// A tier whose pages cost more than this share of DRAM is not measured live: the planner may
 /// rightly leave its pages where they are, and it saves next to nothing.
 const LIVE_COST_MAX: f64 = 0.9;
+/// Blocks that are measured, and where: most of their pieces are whole pages, so pools hardly
+/// differ.
+const BLOCKS_KIB: [u8; 2] = [16, 64];
+const BLOCKS_IN: Pool = Pool::Zsmalloc;
 /// Rounds of measuring live what the last round put on a frontier.
 const ROUNDS_MAX: usize = 4;
 /// Fitted latencies differ by noise of the loads only, which is below a microsecond.
@@ -61,22 +65,23 @@ pub enum Which {
 
 /// Latency, savings and cost of every possible tier on your data, and which to use
 ///
-/// Every codec over every pool on DRAM and on an emulated slow medium, and on the media of a
-/// --config file, is measured on pages of the heaps of a Python and a Redis of its own, or of
-/// --data or --pid. The table has, for each: fault latency p50 and p99 (`live`: real faults;
-/// `composed`: by the fit), the same fitted (what live faults have in common, plus a factor times
-/// load and decode in a loop; tiers are compared by it, since live noise is larger than most of
-/// their differences), codec ratio, all that is stored over the original, what the pool adds to the
-/// encodings, pages refused, time to compress a page, and TCO relative to DRAM with refused pages
-/// counted as DRAM.
+/// Every codec over every pool, and zstd over blocks of 16 and 64 KiB, on DRAM and on an emulated
+/// slow medium, and on the media of a --config file, is measured on pages of the heaps of a Python
+/// and a Redis of its own, or of --data or --pid. The table has, for each: fault latency p50 and
+/// p99 (`live`: real faults; `composed`: by the fit), the same fitted (what live faults have in
+/// common, plus a factor times load and decode in a loop; tiers are compared by it, since live
+/// noise is larger than most of their differences), codec ratio, all that is stored over the
+/// original, what the pool adds to the encodings, pages refused, time to compress a page, and TCO
+/// relative to DRAM with refused pages counted as DRAM.
 ///
-/// JSON (--json): `tiers[]` with `name`, `codec`, `level`, `pool`, `medium`, `emulated`,
-/// `measured`, `fault_p50_ns`, `fault_p99_ns`, `fault_fitted_ns`, `load_p50_ns`, `compress_ns_p50`,
-/// `codec_ratio`, `ratio` (stored / original, pool included), `pool_overhead`, `refused_share`,
-/// `tco_normalized`, `pareto`, `pareto_real`, `recommended`, `recommended_with_emulated`; the lists
-/// `recommended` and `recommended_with_emulated`; `data`, `sources[]`, `pages`, `pages_live`,
-/// `repeat`, `live_spread`, `latency_tolerance`, `tco_tolerance`, `fit`, `composed_error`,
-/// `failed[]`, `loadavg_before`, `loadavg_after`, `seconds_total`, `date`; the machine.
+/// JSON (--json): `tiers[]` with `name`, `codec`, `level`, `block_kib` (0 for single pages),
+/// `pool`, `medium`, `emulated`, `measured`, `fault_p50_ns`, `fault_p99_ns`, `fault_fitted_ns`,
+/// `load_p50_ns`, `compress_ns_p50`, `codec_ratio`, `ratio` (stored / original, pool included),
+/// `pool_overhead`, `refused_share`, `tco_normalized`, `pareto`, `pareto_real`, `recommended`,
+/// `recommended_with_emulated`; the lists `recommended` and `recommended_with_emulated`; `data`,
+/// `sources[]`, `pages`, `pages_live`, `repeat`, `live_spread`, `latency_tolerance`,
+/// `tco_tolerance`, `fit`, `composed_error`, `failed[]`, `loadavg_before`, `loadavg_after`,
+/// `seconds_total`, `date`; the machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CharacterizeArgs {
     /// Pages of this file, cut every 4 KiB
@@ -265,8 +270,8 @@ impl CharacterizeArgs {
     }
 }
 
-/// Every codec over every pool on every medium of a configuration and on `slow`, and the
-/// configuration's own tiers.
+/// Every codec over every pool on every medium of a configuration and on `slow`, blocks in the
+/// densest pool, and the configuration's own tiers.
 fn all_tiers(config: &Config) -> Vec<TierSpec> {
     let mut media = config.media.clone();
     if !media.iter().any(|m| m.kind == MediumKind::Emulated || m.name == "slow") {
@@ -277,6 +282,7 @@ fn all_tiers(config: &Config) -> Vec<TierSpec> {
         for pool in Pool::ALL {
             all.extend(Codec::ALL.map(|codec| TierSpec::new(pool, codec, medium.clone())));
         }
+        all.extend(BLOCKS_KIB.map(|kib| TierSpec::with_blocks(BLOCKS_IN, kib, medium.clone())));
     }
     for own in &config.tiers {
         let known = |t: &TierSpec| TierSpec { name: own.name.clone(), ..t.clone() } == *own;
@@ -551,7 +557,8 @@ mod tests {
     #[test]
     fn every_combination_is_a_tier_once() {
         let all = all_tiers(&Config::from_preset(Preset::Auto));
-        assert_eq!(all.len(), Codec::ALL.len() * Pool::ALL.len() * 2);
+        let each = Codec::ALL.len() * Pool::ALL.len() + BLOCKS_KIB.len();
+        assert_eq!(all.len(), each * 2);
         let names: std::collections::BTreeSet<_> = all.iter().map(|t| &t.name).collect();
         assert_eq!(names.len(), all.len());
         for preset in Preset::ALL {
@@ -567,7 +574,7 @@ mod tests {
                     pool = \"zbud\"\nmedium = \"dram\"\nname = \"quick\"\n";
         let config = file::parse("t", text, Preset::Auto).unwrap();
         let all = all_tiers(&config);
-        let each = Codec::ALL.len() * Pool::ALL.len();
+        let each = Codec::ALL.len() * Pool::ALL.len() + BLOCKS_KIB.len();
         assert_eq!(all.len(), each * 2 + 1, "dram, far, and one level more; quick is one of them");
         assert!(all.iter().any(|t| t.name == "zsmalloc+zstd-1+far"));
         assert!(!all.iter().any(|t| t.medium.name == "slow"), "an emulated one is there already");

@@ -191,7 +191,9 @@ pub fn measure(spec: &TierSpec, encoded: &Encoded, pages: &[Page], seed: u64) ->
     if !here {
         spec.medium = preset::dram(spec.medium.usd_per_gib_month);
     }
-    let rounds = OBJECTS_MIN.div_ceil(pages.len().max(1)).max(1);
+    // A block of many pages is a few objects.
+    let pages_min = OBJECTS_MIN * spec.pages_per_block().div_ceil(2);
+    let rounds = pages_min.div_ceil(pages.len().max(1)).max(1);
     let objects = rounds * pages.len();
     // Room for a pool that wastes; only what is written costs memory.
     let medium = HeapMedium::new((objects + objects / 4 + 1_024) * PAGE_SIZE);
@@ -199,23 +201,13 @@ pub fn measure(spec: &TierSpec, encoded: &Encoded, pages: &[Page], seed: u64) ->
 
     let mut stored: Vec<(Handle, usize)> = Vec::with_capacity(objects);
     let mut compress_ns = Vec::with_capacity(objects);
-    let mut refused = 0;
-    for n in (0..rounds).flat_map(|_| 0..pages.len()) {
-        let Some(bytes) = &encoded.bytes[n] else {
-            refused += 1;
-            continue;
-        };
-        let check = checksum(&pages[n]);
-        let started = Instant::now();
-        match tier.store(bytes, check) {
-            Ok(handle) => {
-                compress_ns.push(elapsed_ns(started) + encoded.encode_ns[n]);
-                stored.push((handle, n));
-            }
-            // A pool has its own limits, such as zbud's on large objects.
-            Err(_) => refused += 1,
-        }
+    let order = (0..rounds).flat_map(|_| 0..pages.len());
+    if spec.block_kib > 0 {
+        store_blocks(&tier, &spec, (pages, order), &mut stored, &mut compress_ns)?;
+    } else {
+        store_encoded(&tier, encoded, (pages, order), &mut stored, &mut compress_ns);
     }
+    let refused = objects - stored.len();
     // The runtime compacts and trims, too.
     while tier.compact(1_024) == 1_024 {}
     tier.trim(u64::MAX);
@@ -241,6 +233,54 @@ pub fn measure(spec: &TierSpec, encoded: &Encoded, pages: &[Page], seed: u64) ->
     Ok(Once { load, compress_ns_p50: quantile(&mut compress_ns, 0.5), sizes })
 }
 
+/// Stores what the codec made of each page. A pool has its own limits, such as zbud's on large
+/// objects.
+fn store_encoded(
+    tier: &Tier,
+    encoded: &Encoded,
+    (pages, order): (&[Page], impl Iterator<Item = usize>),
+    stored: &mut Vec<(Handle, usize)>,
+    compress_ns: &mut Vec<u64>,
+) {
+    for n in order {
+        let Some(bytes) = &encoded.bytes[n] else { continue };
+        let check = checksum(&pages[n]);
+        let started = Instant::now();
+        if let Ok(handle) = tier.store(bytes, check) {
+            compress_ns.push(elapsed_ns(started) + encoded.encode_ns[n]);
+            stored.push((handle, n));
+        }
+    }
+}
+
+/// Stores pages in blocks. One in a block's worth of them takes the time for all, so times are
+/// means over so many.
+fn store_blocks(
+    tier: &Tier,
+    spec: &TierSpec,
+    (pages, order): (&[Page], impl Iterator<Item = usize>),
+    stored: &mut Vec<(Handle, usize)>,
+    compress_ns: &mut Vec<u64>,
+) -> Result<()> {
+    let mut encoder = Encoder::new(spec.codec, spec.level)?;
+    let mut scratch = [0; PAGE_SIZE];
+    let (mut block_ns, mut pages_of_block) = (0, 0);
+    for n in order {
+        let started = Instant::now();
+        let handle = tier.store_page(&mut encoder, &pages[n], &mut scratch);
+        block_ns += elapsed_ns(started);
+        if let Ok(handle) = handle {
+            stored.push((handle, n));
+            pages_of_block += 1;
+        }
+        if pages_of_block == spec.pages_per_block() {
+            compress_ns.push(block_ns / pages_of_block as u64);
+            (block_ns, pages_of_block) = (0, 0);
+        }
+    }
+    Ok(())
+}
+
 /// Loads everything in random order. `None` if there is nothing.
 fn load_all(
     tier: &Tier,
@@ -254,6 +294,7 @@ fn load_all(
         stored.swap(i, random.below(i as u64 + 1) as usize);
     }
     let mut decoders = DecoderSet::with_dictionaries([tier.codec()], &encoded.dictionaries)?;
+    decoders.add_blocks()?;
     let (mut scratch, mut page): (Page, Page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
     let mut load_ns = Vec::with_capacity(stored.len());
     for (handle, n) in stored {
@@ -319,6 +360,19 @@ mod tests {
                 assert!(once.compress_ns_p50 > 0);
             }
         }
+    }
+
+    #[test]
+    fn blocks_hold_more_and_take_longer() {
+        let pages = pages();
+        let spec = TierSpec::with_blocks(Pool::Zsmalloc, 64, preset::dram(0.3));
+        let alone = TierSpec { block_kib: 0, ..spec.clone() };
+        let encoded = Encoded::new(spec.codec, spec.level, &pages, &Dictionaries::new()).unwrap();
+        let [blocks, alone] =
+            [spec, alone].map(|spec| measure(&spec, &encoded, &pages, 1).unwrap());
+        assert_eq!(blocks.sizes.refused_share(), 0.5);
+        assert!(blocks.sizes.ratio() < alone.sizes.ratio() && blocks.compress_ns_p50 > 0);
+        assert!(blocks.load.unwrap().p50_ns > alone.load.unwrap().p50_ns);
     }
 
     #[test]

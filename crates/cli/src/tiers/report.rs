@@ -34,6 +34,8 @@ pub struct Row {
     pub codec: &'static str,
     /// Its level.
     pub level: i32,
+    /// KiB that are compressed together; 0 for single pages.
+    pub block_kib: u8,
     /// The pool.
     pub pool: &'static str,
     /// Name of the medium.
@@ -79,6 +81,7 @@ impl Row {
             name: tier.name.clone(),
             codec: tier.codec.name(),
             level: tier.level,
+            block_kib: tier.block_kib,
             pool: tier.pool.name(),
             medium: tier.medium.name.clone(),
             emulated: tier.medium.kind == MediumKind::Emulated,

@@ -18,6 +18,8 @@
 //! | zstd-dict | as zstd and the tables of a dictionary, 1 Mi at most | 94 Ki |
 //! | lz4-dict | 32 Ki (two hash tables) | 0 |
 //!
+//! What reads blocks of zstd takes 222 Ki more, where a tier has blocks ([`crate::blocks`]).
+//!
 //! A dictionary itself takes its length and 27 Ki, once for the process ([`dictionary`]).
 //!
 //! What each makes of pages, and how fast: `examples/tier_bench.rs`. Each is checked against
@@ -46,6 +48,7 @@ mod plain;
 #[cfg(test)]
 mod tests;
 
+use crate::blocks::Reader;
 use crate::Page;
 use dictionary::Dictionaries;
 use std::sync::Arc;
@@ -223,6 +226,8 @@ pub struct DecoderSet {
     zstd: Option<zstd::Decoder>,
     zstd_dict: Option<zstd_dict::Decoder>,
     lz4_dict: Option<Arc<Dictionaries>>,
+    /// Of tiers of blocks.
+    blocks: Option<Box<Reader>>,
 }
 
 impl DecoderSet {
@@ -244,6 +249,7 @@ impl DecoderSet {
             zstd: None,
             zstd_dict: None,
             lz4_dict: None,
+            blocks: None,
         };
         for codec in codecs {
             let error = ContextError { codec, level: 0 };
@@ -264,6 +270,20 @@ impl DecoderSet {
             }
         }
         Ok(set)
+    }
+
+    /// Lets this set read pages of tiers of blocks, too.
+    pub fn add_blocks(&mut self) -> Result<(), ContextError> {
+        if self.blocks.is_none() {
+            let error = ContextError { codec: Codec::Zstd, level: 0 };
+            self.blocks = Some(Box::new(Reader::new().ok_or(error)?));
+        }
+        Ok(())
+    }
+
+    /// What reads pages of blocks, if it was asked for.
+    pub(crate) fn blocks(&mut self) -> Option<&mut Reader> {
+        self.blocks.as_deref_mut()
     }
 
     /// Decodes into exactly one page. On error the content of `page` has no meaning.
@@ -290,6 +310,7 @@ impl DecoderSet {
         self.deflate.as_ref().map_or(0, deflate::Decoder::context_bytes)
             + self.zstd.as_ref().map_or(0, zstd::Decoder::context_bytes)
             + self.zstd_dict.as_ref().map_or(0, zstd_dict::Decoder::context_bytes)
+            + self.blocks.as_ref().map_or(0, |b| b.context_bytes())
     }
 }
 

@@ -188,6 +188,14 @@ fn each_mistake_names_line_key_and_remedy() {
             "8: tier.medium: \"cxl\" is not defined; add a [[medium]] with this name or use",
         ),
         (
+            tier("codec = \"zstd\"\npool = \"zbud\"\nmedium = \"dram\"\nblock_kib = 60"),
+            "9: tier.block_kib: 60 is no size of a block; use one of 16, 32, 64",
+        ),
+        (
+            tier("codec = \"lz4\"\npool = \"zbud\"\nmedium = \"dram\"\nblock_kib = 64"),
+            "9: tier.block_kib: only zstd compresses blocks, and this tier's codec is lz4; remove",
+        ),
+        (
             tier("codec = \"lzo\"\npool = \"zbud\"\nmedium = \"dram\"\nlevel = 9"),
             "9: tier.level: 9 is out of range; use 1 to 1 (levels of lzo)",
         ),
@@ -227,4 +235,17 @@ fn media_that_are_there_are_read_and_written_back_the_same() {
     assert_eq!((disk.place.capacity_bytes, disk.place.node), (64 << 20, 0));
     assert_eq!(read(&crate::media::toml(disk)).unwrap().media[1], *disk);
     assert!(crate::media::describe(disk).contains(", 64 MiB, encrypted, "));
+}
+
+#[test]
+fn blocks_have_a_level_and_names_of_their_own() {
+    let of = |rest: &str| {
+        let keys = "[[tier]]\ncodec = \"zstd\"\npool = \"zsmalloc\"\nmedium = \"dram\"\n";
+        let config = parse("t", &format!("{keys}{rest}"), Preset::Auto).unwrap();
+        let tier = &config.tiers[0];
+        (tier.name.clone(), tier.level, tier.block_kib)
+    };
+    assert_eq!(of("block_kib = 64"), ("zsmalloc+zstd+64k+dram".into(), 3, 64));
+    assert_eq!(of("block_kib = 16\nlevel = 9"), ("zsmalloc+zstd+9+16k+dram".into(), 9, 16));
+    assert_eq!(of("block_kib = 0"), ("zsmalloc+zstd+dram".into(), 1, 0));
 }
