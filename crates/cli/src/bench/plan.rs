@@ -291,12 +291,11 @@ fn make_regions(random: &mut SplitMix64, count: u32) -> Vec<RegionView> {
             let pages = if random.below(10) == 0 { 1 + random.below(512) as u32 } else { 512 };
             let steps = (touched.min(f64::from(pages)) * 64.0).round();
             RegionView {
-                id: u64::from(index) << 21,
                 pages,
                 resident: pages,
-                tier: TierId::DRAM,
                 hotness: (steps / 64.0) as f32,
                 windows_seen: 4,
+                ..RegionView::at(u64::from(index) << 21, TierId::DRAM)
             }
         })
         .collect()

@@ -195,12 +195,12 @@ impl Application {
             });
         }
         RegionView {
-            id: r.region,
             pages: u32::from(r.resident) + u32::from(r.stored),
             resident: u32::from(r.resident),
-            tier: TierId(r.tier),
             hotness: history.hotness(),
             windows_seen: history.windows_seen(),
+            newest: history.newest(),
+            ..RegionView::at(r.region, TierId(r.tier))
         }
     }
 

@@ -9,10 +9,14 @@
 //! | [`Waterfall`] | `waterfall.rs` | 5.1 | demote a share of the data, a tier further each window |
 //! | [`Analytical`] | `analytical.rs` | 5.2 | least time in faults for a budget of money |
 //!
-//! `mckp.rs` is the solver behind the second, `closing.rs` its last step.
+//! `mckp.rs` is the solver behind the second, `closing.rs` its last step, `limits.rs` what it does
+//! about media that are full.
 
 mod analytical;
 mod closing;
+pub mod limits;
+#[cfg(test)]
+mod limits_fuzz;
 pub mod mckp;
 #[cfg(test)]
 mod mckp_fuzz;
@@ -41,9 +45,53 @@ pub struct RegionView {
     pub hotness: f32,
     /// Windows behind that average. At 0 nothing is known and policies leave the region alone.
     pub windows_seen: u8,
+    /// Distinct pages touched in the newest window; 0 if only the average is known.
+    pub newest: f32,
+    /// What its pages shrink to, tier by tier, as far as that was seen.
+    pub ratios: Ratios,
+}
+
+/// Stored bytes / original bytes of one region in each tier, as its own pages gave it. One byte a
+/// tier, because there are 1,000,000s of regions: steps of half a per cent, at most 1.275.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ratios([u8; MAX_TIERS]);
+
+impl Ratios {
+    /// Nothing is known: every tier's average holds.
+    pub const UNKNOWN: Ratios = Ratios([0; MAX_TIERS]);
+    const STEPS: f64 = 200.0;
+
+    /// The ratio in the tier of this index, if one is known.
+    #[inline]
+    pub fn get(&self, tier: usize) -> Option<f64> {
+        match self.0[tier] {
+            0 => None,
+            steps => Some(f64::from(steps) / Ratios::STEPS),
+        }
+    }
+
+    /// Notes a ratio, cut to what can be kept: 0.005 to 1.275. Not a number: nothing is known.
+    pub fn set(&mut self, tier: usize, ratio: f64) {
+        let steps = (ratio * Ratios::STEPS).round().clamp(1.0, 255.0);
+        self.0[tier] = if ratio.is_nan() { 0 } else { steps as u8 };
+    }
 }
 
 impl RegionView {
+    /// A region in this tier of which nothing else is known: no pages, no past.
+    pub fn at(id: u64, tier: TierId) -> RegionView {
+        RegionView {
+            id,
+            tier,
+            pages: 0,
+            resident: 0,
+            hotness: 0.0,
+            windows_seen: 0,
+            newest: 0.0,
+            ratios: Ratios::UNKNOWN,
+        }
+    }
+
     /// Hotness as policies use it: not a number and below 0 become 0, and no more pages can be
     /// touched than hold data.
     pub fn hotness_usable(&self) -> f32 {
