@@ -17,7 +17,7 @@ use crate::preflight::{self, uffd_probe};
 
 mod application;
 mod session;
-mod signals;
+pub(crate) mod signals;
 
 /// Options of `terrace run`.
 #[derive(clap::Args, Clone, Debug)]
