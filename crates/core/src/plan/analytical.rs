@@ -48,21 +48,25 @@ pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
 pub const STAY_WINDOWS: f64 = 4.0;
 
 /// What the paper's equations leave out.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Model {
     /// Windows that a page which faulted back stays in DRAM, on average; 0 or more.
     pub residence_windows: f64,
     /// Price of processor time: US dollars a month for one nanosecond in every window; 0 or more.
     pub usd_per_cpu_ns: f64,
+    /// Share of the movers' processor time that counts as time, 0 to 1: what the application would
+    /// have used.
+    pub contention: f64,
 }
 
 impl Model {
     /// TierScape's equations as printed.
-    pub const PAPER: Model = Model { residence_windows: 0.0, usd_per_cpu_ns: 0.0 };
+    pub const PAPER: Model = Model { residence_windows: 0.0, usd_per_cpu_ns: 0.0, contention: 1.0 };
 
     /// From the price of a core in US dollars per month and the length of a window in seconds.
     pub fn new(residence_windows: f64, usd_per_core_month: f64, window_s: f64) -> Model {
-        Model { residence_windows, usd_per_cpu_ns: usd_per_core_month / (window_s * 1e9) }
+        let usd_per_cpu_ns = usd_per_core_month / (window_s * 1e9);
+        Model { residence_windows, usd_per_cpu_ns, contention: 1.0 }
     }
 
     /// Anything that is not a number, or is below nothing, counts as nothing.
@@ -71,13 +75,19 @@ impl Model {
         Model {
             residence_windows: at_least_0(self.residence_windows),
             usd_per_cpu_ns: at_least_0(self.usd_per_cpu_ns),
+            contention: at_least_0(self.contention).min(1.0),
         }
+    }
+
+    /// What moving a page counts for.
+    fn move_ns(self) -> f64 {
+        MOVE_NS_PER_PAGE * self.contention
     }
 
     /// A page that comes back will be taken down again.
     fn again_ns(self) -> f64 {
         if self.residence_windows > 0.0 {
-            MOVE_NS_PER_PAGE
+            self.move_ns()
         } else {
             0.0
         }
@@ -226,8 +236,13 @@ impl<'a> RegionChoices<'a> {
         region.ratios.get(option).unwrap_or(self.ratio[option]) * self.usd_per_full_page[option]
     }
 
+    /// Time that threads are expected to wait for an item in `option`, per window, in nanoseconds.
+    pub fn stall_ns(&self, item: usize, option: usize) -> f64 {
+        self.faults(item, option) * self.fault_ns[option]
+    }
+
     /// Expected faults per window of an item in `option`.
-    fn faults(&self, item: usize, option: usize) -> f64 {
+    pub fn faults(&self, item: usize, option: usize) -> f64 {
         if option == 0 {
             return 0.0;
         }
@@ -260,7 +275,7 @@ impl Choices for RegionChoices<'_> {
         if usize::from(self.current[item]) == option {
             return cpu_ns;
         }
-        cpu_ns + self.pages(item) * MOVE_NS_PER_PAGE / STAY_WINDOWS
+        cpu_ns + self.pages(item) * self.model.move_ns() / STAY_WINDOWS
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
@@ -288,7 +303,7 @@ impl Choices for RegionChoices<'_> {
         let (pages, back) = (f64::from(region.pages), expected.back);
         let dram = self.usd_per_page(region, 0);
         let here = usize::from(self.current[item]);
-        let away = pages * MOVE_NS_PER_PAGE / STAY_WINDOWS;
+        let away = pages * self.model.move_ns() / STAY_WINDOWS;
         let again = self.model.again_ns();
         let faults = K_Y * expected.faults;
         perf[0] = if here == 0 { 0.0 } else { away };
@@ -304,7 +319,7 @@ impl Choices for RegionChoices<'_> {
 }
 
 /// What the limits leave to the others when the regions of which nothing is known stay.
-fn left_by_pinned(
+pub(super) fn left_by_pinned(
     limits: &[Limit],
     regions: &[RegionView],
     tiers: &[TierCost],
@@ -542,7 +557,7 @@ mod tests {
         assert_eq!(plan(5_000.0)[..2], [0, 512]);
         assert_eq!(plan(6_000.0)[..2], [512, 0]);
         // Nonsense is the paper's model, not a panic.
-        let odd = Model { residence_windows: f64::NAN, usd_per_cpu_ns: -1.0 };
+        let odd = Model { residence_windows: f64::NAN, usd_per_cpu_ns: -1.0, contention: 7.0 };
         assert_eq!(Analytical::new(0.0).with_model(odd).model, Model::PAPER);
     }
 

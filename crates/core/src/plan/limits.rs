@@ -15,9 +15,10 @@
 //!    anyway, otherwise as low as keeps it. Several limits take turns, a few rounds.
 //! 2. *One full solution* at these prices gives the bound, and tells how far the sample was off.
 //!    If by too much, the search is repeated with that known.
-//! 3. *Repair*: what is still over a limit leaves it, cheapest in time per byte first; what is then
-//!    over the budget becomes cheaper; what is left of both is spent. Near the right prices that
-//!    concerns few items, and the distance to the bound says what it cost.
+//! 3. *Repair*: what is over a limit leaves it, and what room is left is filled, cheapest in time
+//!    per byte first; what is then over the budget becomes cheaper, and what money is left buys
+//!    time. Near the right prices many items are as good in one place as in another, and changing
+//!    those costs next to nothing; the distance to the bound says what it did cost.
 //!
 //! A limit is of matter and the budget is of wishes: where both cannot be kept the limits are, with
 //! the least money they allow ([`Limited::cheapest`]), and the answer says so.
@@ -40,7 +41,13 @@ const SMALL: usize = 1 << 16;
 const ROUNDS: usize = 3;
 
 /// How near a price is searched, as a share of it: far below the sample's error.
-const PRICE_ERROR: f64 = 1e-5;
+const PRICE_ERROR: f64 = 1e-4;
+
+/// Gap at which a large problem is left as it is: a quarter of what Terrace promises.
+const GAP_ENOUGH: f64 = 2.5e-4;
+
+/// First, repair only looks at changes that cost less than this share of what they gain.
+const NARROW: f64 = 0.02;
 
 /// A price so far from the first one does not keep its limit, or need not be 0.
 const OUTLANDISH: f64 = 1e9;
@@ -175,6 +182,7 @@ impl Limited {
     ) -> Option<Answer> {
         let sample = Sample::new(costs, SAMPLE);
         let here = sample.of(current);
+        let sample = Dense::of(&sample);
         let share = sample.items() as f64 / costs.items() as f64;
         let mut goals: Vec<Limit> =
             limits.iter().map(|l| Limit { bytes: l.bytes * share, ..*l }).collect();
@@ -205,7 +213,7 @@ impl Limited {
             }
             let perf = best.as_ref().map_or(0.0, |best| best.solution.perf);
             let done = best.as_ref().is_some_and(|best| best.is_within && best.solution.feasible);
-            if done && perf - bound <= GAP_ACCEPTED * perf {
+            if done && perf - bound <= GAP_ENOUGH * perf {
                 break;
             }
             // What the sample promised and what came: the next search aims as much lower or higher.
@@ -290,6 +298,44 @@ impl Limited {
     }
 }
 
+/// A sample written out: it is read 100 times, and its items lie far apart in memory.
+struct Dense {
+    options: usize,
+    rows: Vec<[[f64; MAX_TIERS]; 3]>,
+}
+
+impl Dense {
+    fn of<C: Choices>(sample: &Sample<C>) -> Dense {
+        let mut rows = vec![[[0.0; MAX_TIERS]; 3]; sample.items()];
+        for (item, row) in rows.iter_mut().enumerate() {
+            for option in 0..sample.options() {
+                row[0][option] = sample.perf(item, option);
+                row[1][option] = sample.tco(item, option);
+                row[2][option] = sample.bytes(item, option);
+            }
+        }
+        Dense { options: sample.options(), rows }
+    }
+}
+
+impl Choices for Dense {
+    fn items(&self) -> usize {
+        self.rows.len()
+    }
+    fn options(&self) -> usize {
+        self.options
+    }
+    fn perf(&self, item: usize, option: usize) -> f64 {
+        self.rows[item][0][option]
+    }
+    fn tco(&self, item: usize, option: usize) -> f64 {
+        self.rows[item][1][option]
+    }
+    fn bytes(&self, item: usize, option: usize) -> f64 {
+        self.rows[item][2][option]
+    }
+}
+
 /// A price of the right size: the mean time of an option by its mean bytes.
 fn first_price<C: Choices>(costs: &C) -> f64 {
     let (mut time, mut bytes) = (0.0, 0.0);
@@ -344,18 +390,29 @@ impl<C: Choices> Choices for Swapped<'_, C> {
 /// A problem with a price on bytes.
 struct Priced<'a, C> {
     costs: &'a C,
+    /// Time for a byte of each limit.
+    prices: &'a [f64],
     /// Time for a byte in each option.
     price: [f64; MAX_TIERS],
 }
 
 impl<'a, C: Choices> Priced<'a, C> {
-    fn new(costs: &'a C, limits: &[Limit], prices: &[f64]) -> Priced<'a, C> {
+    fn new(costs: &'a C, limits: &[Limit], prices: &'a [f64]) -> Priced<'a, C> {
         let mut price = [0.0; MAX_TIERS];
         for (option, price) in price.iter_mut().enumerate() {
             let counting = limits.iter().zip(prices).filter(|(limit, _)| limit.counts(option));
             *price = counting.map(|(_, price)| price).sum();
         }
-        Priced { costs, price }
+        Priced { costs, prices, price }
+    }
+
+    /// What the bytes of an item cost in an option, in time.
+    #[inline]
+    fn of_bytes(&self, item: usize, option: usize) -> f64 {
+        match self.price[option] {
+            price if price > 0.0 => price * self.costs.bytes(item, option),
+            _ => 0.0,
+        }
     }
 }
 
@@ -368,13 +425,7 @@ impl<C: Choices> Choices for Priced<'_, C> {
     }
     #[inline]
     fn perf(&self, item: usize, option: usize) -> f64 {
-        let price = self.price[option];
-        let time = self.costs.perf(item, option);
-        if price > 0.0 {
-            time + price * self.costs.bytes(item, option)
-        } else {
-            time
-        }
+        self.costs.perf(item, option) + self.of_bytes(item, option)
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
@@ -388,9 +439,7 @@ impl<C: Choices> Choices for Priced<'_, C> {
     fn row(&self, item: usize, perf: &mut [f64; MAX_TIERS], tco: &mut [f64; MAX_TIERS]) {
         self.costs.row(item, perf, tco);
         for option in 0..self.options() {
-            if self.price[option] > 0.0 {
-                perf[option] += self.price[option] * self.costs.bytes(item, option);
-            }
+            perf[option] += self.of_bytes(item, option);
         }
     }
 }
@@ -423,6 +472,8 @@ struct Candidate {
 enum Goal {
     /// Bytes out of this limit.
     Room(usize),
+    /// Bytes into this limit, as far as there is room.
+    Full(usize),
     /// Money.
     Money,
     /// Time.
@@ -445,15 +496,18 @@ impl<'a, C: Choices> Repair<'a, C> {
     }
 
     fn run(&mut self) -> Answer {
-        // A change for one goal is never one against another that is met, so each ends; the second
-        // time round catches what had no room the first time.
+        // A change for one goal never breaks another that is met, so each ends; the second time
+        // round catches what had no room the first time.
         for _ in 0..2 {
             for at in 0..self.limits.len() {
                 self.round(Goal::Room(at));
             }
+            for at in 0..self.limits.len() {
+                self.round(Goal::Full(at));
+            }
             self.round(Goal::Money);
+            self.round(Goal::Time);
         }
-        self.round(Goal::Time);
         let is_within =
             self.used.iter().zip(self.limits).all(|(used, limit)| *used <= limit.most());
         let choice = core::mem::take(&mut self.choice);
@@ -471,57 +525,84 @@ impl<'a, C: Choices> Repair<'a, C> {
         Answer { solution, is_within }
     }
 
+    /// Whether there is nothing left to do for the goal. What is only to be gained must be worth
+    /// the trouble.
     fn is_met(&self, goal: Goal) -> bool {
+        let little = GAP_ACCEPTED / 8.0 * self.perf;
         match goal {
             Goal::Room(at) => self.used[at] <= self.limits[at].most(),
+            Goal::Full(at) => {
+                (self.limits[at].bytes - self.used[at]) * self.priced.prices[at] <= little
+            }
             Goal::Money => self.tco <= self.budget,
-            Goal::Time => false,
+            Goal::Time => (self.budget - self.tco) * self.lambda <= little,
         }
     }
 
-    /// Collects the changes that help, cheapest first, and makes those that hurt no other goal.
+    /// Makes changes that help and hurt no other goal, cheapest first, until the goal is met.
     fn round(&mut self, goal: Goal) {
-        if self.is_met(goal) {
-            return;
-        }
-        self.collect(goal);
-        let mut candidates = core::mem::take(&mut self.candidates);
-        candidates.sort_unstable_by(|a, b| {
-            a.rate.total_cmp(&b.rate).then(a.item.cmp(&b.item)).then(a.option.cmp(&b.option))
-        });
-        for candidate in &candidates {
+        let whole = match goal {
+            Goal::Room(_) | Goal::Money => f64::INFINITY,
+            // Beyond that a byte of room or a unit of time is not worth what it costs.
+            Goal::Full(at) => self.priced.prices[at],
+            Goal::Time => 1.0,
+        };
+        let price = match goal {
+            Goal::Room(at) | Goal::Full(at) => self.priced.prices[at],
+            Goal::Money => self.lambda,
+            Goal::Time => 1.0,
+        };
+        for dearest in [NARROW * price, whole] {
             if self.is_met(goal) {
-                break;
+                return;
             }
-            let (item, to) = (candidate.item as usize, usize::from(candidate.option));
-            if self.helps(goal, item, to) && self.fits(goal, item, to) {
-                self.change(item, to);
+            self.collect(goal, dearest);
+            let mut candidates = core::mem::take(&mut self.candidates);
+            candidates.sort_unstable_by(|a, b| {
+                a.rate.total_cmp(&b.rate).then(a.item.cmp(&b.item)).then(a.option.cmp(&b.option))
+            });
+            for candidate in &candidates {
+                if self.is_met(goal) {
+                    break;
+                }
+                let (item, to) = (candidate.item as usize, usize::from(candidate.option));
+                if self.helps(goal, item, to) && self.fits(goal, item, to) {
+                    self.change(item, to);
+                }
             }
+            self.candidates = candidates;
         }
-        self.candidates = candidates;
     }
 
-    fn collect(&mut self, goal: Goal) {
+    fn collect(&mut self, goal: Goal, dearest: f64) {
         self.candidates.clear();
+        let (mut perf, mut tco) = ([0.0; MAX_TIERS], [0.0; MAX_TIERS]);
+        let options = self.costs.options();
         for item in 0..self.choice.len() {
             let from = usize::from(self.choice[item]);
-            if matches!(goal, Goal::Room(at) if !self.limits[at].counts(from)) {
-                continue;
+            match goal {
+                Goal::Room(at) if !self.limits[at].counts(from) => continue,
+                Goal::Full(at) if self.limits[at].counts(from) => continue,
+                _ => {}
             }
-            for to in (0..self.costs.options()).filter(|&to| to != from) {
-                if !self.helps(goal, item, to) || !self.fits(goal, item, to) {
-                    continue;
-                }
+            self.costs.row(item, &mut perf, &mut tco);
+            let reduced = |option: usize| {
+                perf[option] + self.lambda * tco[option] + self.priced.of_bytes(item, option)
+            };
+            let before = reduced(from);
+            for to in (0..options).filter(|&to| to != from) {
                 let gain = match goal {
+                    Goal::Room(at) if self.limits[at].counts(to) => continue,
+                    Goal::Full(at) if !self.limits[at].counts(to) => continue,
                     Goal::Room(_) => self.costs.bytes(item, from),
-                    Goal::Money => self.costs.tco(item, from) - self.costs.tco(item, to),
-                    Goal::Time => self.costs.perf(item, from) - self.costs.perf(item, to),
+                    Goal::Full(_) => self.costs.bytes(item, to),
+                    Goal::Money => tco[from] - tco[to],
+                    Goal::Time => perf[from] - perf[to],
                 };
-                let reduced = |option: usize| {
-                    self.priced.perf(item, option) + self.lambda * self.costs.tco(item, option)
-                };
-                let rate = (reduced(to) - reduced(from)) / gain;
-                self.candidates.push(Candidate { rate, item: item as u32, option: to as u8 });
+                let rate = (reduced(to) - before) / gain;
+                if gain > 0.0 && rate <= dearest && self.fits(goal, item, to) {
+                    self.candidates.push(Candidate { rate, item: item as u32, option: to as u8 });
+                }
             }
         }
     }
@@ -531,12 +612,13 @@ impl<'a, C: Choices> Repair<'a, C> {
         let from = usize::from(self.choice[item]);
         match goal {
             Goal::Room(at) => self.limits[at].counts(from) && !self.limits[at].counts(to),
+            Goal::Full(at) => !self.limits[at].counts(from) && self.limits[at].counts(to),
             Goal::Money => self.costs.tco(item, to) < self.costs.tco(item, from),
             Goal::Time => self.costs.perf(item, to) < self.costs.perf(item, from),
         }
     }
 
-    /// Whether the change keeps what is kept: limits always, the budget while time is bought.
+    /// Whether the change keeps what is kept: limits always, and the budget while time is bought.
     fn fits(&self, goal: Goal, item: usize, to: usize) -> bool {
         let from = usize::from(self.choice[item]);
         let grows = self.costs.tco(item, to) - self.costs.tco(item, from);

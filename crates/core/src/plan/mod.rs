@@ -8,8 +8,9 @@
 //! |---|---|---|---|
 //! | [`Waterfall`] | `waterfall.rs` | 5.1 | demote a share of the data, a tier further each window |
 //! | [`Analytical`] | `analytical.rs` | 5.2 | least time in faults for a budget of money |
+//! | [`Slowdown`] | `slowdown.rs` | - | least money for a slowdown that is accepted |
 //!
-//! `mckp.rs` is the solver behind the second, `closing.rs` its last step, `limits.rs` what it does
+//! `mckp.rs` is the solver behind the last two, `closing.rs` its last step, `limits.rs` what it does
 //! about media that are full.
 
 mod analytical;
@@ -20,9 +21,13 @@ mod limits_fuzz;
 pub mod mckp;
 #[cfg(test)]
 mod mckp_fuzz;
+mod slowdown;
+#[cfg(test)]
+mod slowdown_tests;
 mod waterfall;
 
 pub use analytical::{Analytical, Expected, Model, RegionChoices};
+pub use slowdown::{Slowdown, SLOWDOWN_DEFAULT};
 pub use waterfall::{Threshold, Waterfall};
 
 use core::fmt;
@@ -174,6 +179,23 @@ pub enum Why {
         /// Budget in US dollars per month (equation 2).
         budget: f64,
     },
+    /// The cheapest placement whose expected time in faults and moves is within a slowdown.
+    WithinSlowdown {
+        /// Slowdown that is accepted, as a share.
+        target: f64,
+        /// Slowdown of the last window, as a share.
+        newest: f64,
+        /// Time in the next window that may be lost, in nanoseconds.
+        budget_ns: f64,
+        /// Share of the accepted slowdown that is made use of; below 1 after it was exceeded.
+        trim: f64,
+        /// Faults that came for each that was expected, as learnt.
+        correction: f64,
+        /// Regions whose demotion waits for a later window.
+        waiting: u64,
+        /// The cheapest placement is at most this much cheaper, as a share of the money.
+        gap: f64,
+    },
     /// The waterfall policy: counts of regions.
     Waterfall {
         /// Hottest region sent to the first tier, in distinct pages per window; 0 if none was.
@@ -203,6 +225,18 @@ impl fmt::Display for Why {
                 "alpha {alpha} allows {budget:.4} USD a month, which even the cheapest placement \
                  exceeds while new regions are held back; it was chosen"
             ),
+            Why::WithinSlowdown { target, newest, budget_ns, trim, correction, waiting, gap } => {
+                write!(
+                    f,
+                    "{:.2} % slower in the last window, {:.2} % are accepted; cheapest placement \
+                     that loses at most {:.1} ms in the next (trim {trim:.2}, {correction:.2} \
+                     faults for each expected), proven to {:.2} %, {waiting} demotions wait",
+                    newest * 100.0,
+                    target * 100.0,
+                    budget_ns / 1e6,
+                    gap * 100.0
+                )
+            }
             Why::Waterfall { hotness_max, cold, further, back } => write!(
                 f,
                 "{cold} regions at or below {hotness_max:.1} pages a window go to T1, {further} \
@@ -212,8 +246,34 @@ impl fmt::Display for Why {
     }
 }
 
+/// What a window did to the application, as measured.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Measured {
+    /// Time that the application's own threads were on a processor in the window, all together,
+    /// in nanoseconds.
+    pub running_ns: f64,
+    /// Time that they waited for pages, all together, in nanoseconds.
+    pub stalled_ns: f64,
+    /// Processor time of Terrace beside that, in nanoseconds.
+    pub cpu_ns: f64,
+    /// Share of it that the application would have used, 0 to 1: 0 while processors idle.
+    pub contention: f64,
+    /// Faults from tiers.
+    pub faults: f64,
+}
+
+impl Measured {
+    /// Processor time taken from the application, in nanoseconds.
+    pub fn taken_ns(&self) -> f64 {
+        self.cpu_ns.max(0.0) * self.contention.clamp(0.0, 1.0)
+    }
+}
+
 /// Decides where regions go.
 pub trait Policy {
+    /// Takes in what the last plan led to. Called before [`Policy::plan`], once a window.
+    fn learn(&mut self, _measured: &Measured) {}
+
     /// Plans the next window. `tiers[0]` is DRAM, and all of them are [`TierCost::is_valid`].
     fn plan(&mut self, regions: &[RegionView], tiers: &[TierCost]) -> Plan;
 }
