@@ -13,13 +13,16 @@ use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 use terrace_core::cost::{tco_measured, MeasuredTier, TierCost};
 use terrace_core::hotness::{RegionHistory, WindowSeen};
-use terrace_core::plan::{Analytical, Model, Plan, Policy, RegionView, Threshold, Waterfall};
+use terrace_core::plan::{
+    Analytical, Model, Plan, Policy, RegionView, Slowdown, Threshold, Waterfall,
+};
 use terrace_core::tier::{MediumKind, Pool, TierId};
 use terrace_core::wire::{
     split_message, Configure, FromRuntime, PlanEntry, RegionReport, Report, TierConfig, ToRuntime,
     REFUSALS, VERSION,
 };
 
+use super::pressure::Meter;
 use super::session::Shared;
 use super::signals;
 use crate::config::{self, PolicyKind};
@@ -48,6 +51,7 @@ pub(super) struct Application {
     shared: Arc<Shared>,
     tracker: TrackerChoice,
     policy: Option<Box<dyn Policy>>,
+    meter: Meter,
     /// By region: its history, and the window it was last reported in.
     histories: HashMap<u64, (RegionHistory, u32)>,
     first_seen: Instant,
@@ -59,20 +63,27 @@ pub(super) struct Application {
 impl Application {
     pub(super) fn new(pid: u32, stream: UnixStream, shared: Arc<Shared>) -> Application {
         let policy = shared.config.policy;
+        // A page comes back somewhere in a window and cools for the given number of them, counting
+        // that one.
+        let residence = f64::from(shared.config.run.cooling_windows) - 0.5;
+        let limits = shared.config.limits();
         Application {
             pid,
+            meter: Meter::new(pid),
             command: command_of(pid),
             stream,
             buffer: Vec::new(),
             policy: match policy.kind {
                 PolicyKind::None => None,
                 PolicyKind::Analytical => {
-                    // A page comes back somewhere in a window and cools for the given number of
-                    // them, counting that one.
-                    let residence = f64::from(shared.config.run.cooling_windows) - 0.5;
                     let run = &shared.config.run;
                     let model = Model::new(residence, policy.usd_per_core_month, run.window_s);
-                    Some(Box::new(Analytical::new(policy.alpha).with_model(model)))
+                    let analytical = Analytical::new(policy.alpha).with_model(model);
+                    Some(Box::new(analytical.with_limits(limits)))
+                }
+                PolicyKind::Slowdown => {
+                    let slowdown = Slowdown::new(policy.max_slowdown).with_residence(residence);
+                    Some(Box::new(slowdown.with_limits(limits)))
                 }
                 PolicyKind::Waterfall => {
                     Some(Box::new(Waterfall::new(threshold(policy.threshold))))
@@ -165,7 +176,12 @@ impl Application {
         let regions: Vec<RegionView> =
             report.regions.iter().map(|r| self.view(r, report.window)).collect();
         let tiers = self.costs(report);
+        let before = self.last.as_ref().map(|(report, cpu_ns)| (report, *cpu_ns));
+        let measured = self.meter.window(report, self.planner_cpu_ns, before);
         let Some(policy) = &mut self.policy else { return (None, Vec::new()) };
+        if let Some(measured) = measured {
+            policy.learn(&measured);
+        }
         let plan = policy.plan(&regions, &tiers);
         let mut moves = plan.moves.clone();
         // What is in use and in the wrong place first, hottest first, then the coldest downwards:
@@ -302,6 +318,7 @@ impl Application {
             "window": report.window, "t_s": self.first_seen.elapsed().as_secs_f64(),
             "preset": config.preset, "policy": policy.kind.name(),
             "alpha": (policy.kind == PolicyKind::Analytical).then_some(policy.alpha),
+            "max_slowdown": (policy.kind == PolicyKind::Slowdown).then_some(policy.max_slowdown),
             "threshold": threshold,
             "tracker": self.tracker,
             "tiers": tiers,

@@ -16,6 +16,7 @@ use crate::doctor;
 use crate::preflight::{self, uffd_probe};
 
 mod application;
+mod pressure;
 mod session;
 pub(crate) mod signals;
 

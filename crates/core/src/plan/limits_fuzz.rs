@@ -162,7 +162,6 @@ fn large_problems_with_limits_are_within_a_thousandth_of_their_bound() {
     for (seed, share, alpha) in [(1, 0.5, 0.3), (2, 0.9, 0.1), (3, 0.1, 0.5), (4, 1.5, 0.05)] {
         let instance = large(30_000, seed, share, alpha);
         let answer = Limited::default().solve(&instance, &instance.limits, instance.budget, &[]);
-        eprintln!("{seed} gap {}", answer.solution.gap_to_lp);
         let (perf, tco, kept) = instance.judge(&answer.solution.choice);
         assert!(kept && answer.is_within, "seed {seed}");
         let solution = &answer.solution;

@@ -24,10 +24,12 @@
 //!   learnt as real faults over expected ones: at most doubled in a window, and lowered by a
 //!   quarter of the way.
 //! - *Rising regions.* Hotness is an average of four windows. What the last window says of a region
-//!   in a tier is exact (every touch is a fault), so that there the greater of the two counts.
-//! - *Breaking the budget.* A window over the budget halves the trim at once; every window within
-//!   it raises the trim again by a tenth. The asymmetry is that of Senpai: too little saved costs
-//!   money, too much costs a promise.
+//!   in a tier is exact (every touch is a fault), so that there it counts alone when it is far
+//!   above.
+//! - *Breaking the budget.* A window over what was accepted cuts the trim at once by as much as it
+//!   was over, to half at most; over by a fifth, nothing is taken down in the next window either.
+//!   Every window within it raises the trim by a tenth. The asymmetry is that of Senpai: too little
+//!   saved costs money, too much costs a promise.
 //! - *Moves.* Taking a page down costs processor time now and saves money later. A plan may spend
 //!   on moves what its expected faults leave of the budget; those that save most come first, the
 //!   rest waits for the next window. Promotions always happen.
@@ -50,11 +52,13 @@ pub const SLOWDOWN_DEFAULT: f64 = 0.05;
 
 /// Part of the budget that plans use. What comes is scattered around what was expected, and the
 /// promise is of what comes.
-const USED_SHARE: f64 = 0.8;
+const USED_SHARE: f64 = 0.85;
 
-/// What a broken budget leaves of the trim, and what a kept one adds.
+/// What a broken budget leaves of the trim at least, and what a kept one adds.
 const BACK_OFF: f64 = 0.5;
 const RECOVERY: f64 = 0.1;
+/// Lost time by accepted time from which the budget counts as broken, not only met.
+const BROKEN: f64 = 1.2;
 const TRIM_MIN: f64 = 1.0 / 64.0;
 
 /// Range of the correction of expected faults.
@@ -73,6 +77,15 @@ const WORTH: f64 = 0.02;
 
 /// Least share of the movers' time that counts when moves are weighed.
 const CONTENTION_MIN: f64 = 0.1;
+
+/// Least share of the movers' time that counts when a window's moves are counted: with processors
+/// idle, 40 ms of budget are 390 MiB.
+const PACE_MIN: f64 = 0.02;
+
+/// The newest window counts instead of the average where it is so much above it: beyond the
+/// scatter of touches, which would make every region look like its busiest window.
+const RISING: f32 = 2.0;
+const RISING_PAGES: f32 = 16.0;
 
 /// Windows after a broken budget in which nothing is taken down, what came back included: the
 /// application just said that it needs these pages.
@@ -99,7 +112,7 @@ pub struct Slowdown {
     known: Vec<u32>,
     current: Vec<u8>,
     expected: Vec<Expected>,
-    /// Demotions of a plan, with what they save for the time they take.
+    /// Demotions of a plan, with what each saves a page.
     demotions: Vec<(f64, u32)>,
 }
 
@@ -169,14 +182,14 @@ impl Slowdown {
             Some(usual) => running.min(usual + RUNNING_WEIGHT * (running - usual)),
         });
 
-        let is_broken = lost > running * self.target;
-        if is_broken && measured.faults > K_FAULTS_MIN {
-            self.trim = (self.trim * BACK_OFF).max(TRIM_MIN);
-            self.pause = PAUSE_WINDOWS;
+        let over = lost / (running * self.target).max(1.0);
+        if over > 1.0 && measured.faults > K_FAULTS_MIN {
+            self.trim = (self.trim * (1.0 / over).max(BACK_OFF)).max(TRIM_MIN);
         } else {
             self.trim = (self.trim + RECOVERY).min(1.0);
-            self.pause = self.pause.saturating_sub(1);
         }
+        let is_broken = over > BROKEN && measured.faults > K_FAULTS_MIN;
+        self.pause = if is_broken { PAUSE_WINDOWS } else { self.pause.saturating_sub(1) };
         if let Some(expected) = self.expected_faults {
             let seen = (measured.faults / expected.max(K_FAULTS_MIN)).clamp(K_MIN, K_MAX);
             if seen > self.k {
@@ -192,7 +205,7 @@ impl Slowdown {
     /// Hotness for this policy; see the head.
     fn hotness(region: &RegionView) -> f64 {
         let average = region.hotness_usable();
-        let rising = region.tier != TierId::DRAM && region.newest > average;
+        let rising = region.tier != TierId::DRAM && region.newest > RISING * average + RISING_PAGES;
         let hotness = if rising { region.newest.min(region.pages as f32) } else { average };
         f64::from(hotness)
     }
@@ -285,7 +298,7 @@ impl Policy for Slowdown {
         let answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
         let mut choice = answer.solution.choice;
 
-        let time = Time { budget, contention };
+        let time = Time { budget, contention: self.contention.max(PACE_MIN) };
         let (waiting, expected_ns) = self.pace(regions, &steady, time, &mut demotions, &mut choice);
         for (&index, &option) in self.known.iter().zip(&choice) {
             to[index as usize] = option;

@@ -1,9 +1,10 @@
 //! The slowdown policy on simulated applications: does it keep its promise, how soon does it react,
 //! and what does it save beside the best knob that a grid search finds for the same slowdown.
 
-use super::{Analytical, Measured, Model, Policy, Slowdown, Why};
+use super::{Analytical, Measured, Model, Policy, RegionView, Slowdown, Why};
 use crate::cost::TierCost;
 use crate::sim::{Machine, Outcome, Simulation};
+use crate::tier::TierId;
 
 const REGIONS: usize = 400;
 const WINDOW_NS: f64 = 5e9;
@@ -114,8 +115,8 @@ fn broken(outcomes: &[Outcome]) -> f64 {
 /// The most that a fixed knob saves without being slower than was accepted.
 fn best_of_grid(workload: Workload, windows: usize) -> (f64, f64) {
     let model = Model { residence_windows: 2.5, ..Model::PAPER };
-    let results = (0..=20).map(|step| {
-        let alpha = f64::from(step) / 20.0;
+    let results = (1..=10).map(|step| {
+        let alpha = f64::from(step) / 10.0 - 0.05;
         let outcomes = run(workload, windows, &mut Analytical::new(alpha).with_model(model));
         let outcomes = &outcomes[WARM_UP..];
         (alpha, slowdown(outcomes), saved(outcomes))
@@ -126,37 +127,128 @@ fn best_of_grid(workload: Workload, windows: usize) -> (f64, f64) {
         .fold((1.0, 0.0), |best, next| if next.1 > best.1 { next } else { best })
 }
 
-#[test]
-fn a_promise_is_kept_and_little_is_given_away_for_it() {
-    for (name, workload, give_away) in [
-        ("stationary", STATIONARY, 0.03),
-        ("phases", PHASES, 0.05),
-        ("scans", SCANS, 0.05),
-        ("diurnal", DIURNAL, 0.05),
-        ("bursts", BURSTS, 0.05),
-    ] {
-        let outcomes = run(workload, 200, &mut policy());
-        let steady = &outcomes[WARM_UP..];
-        let (alpha, best) = best_of_grid(workload, 200);
-        eprintln!(
-            "{name}: slowdown {:.2} % mean, {:.1} % of windows over 6 %, {:.1} % saved; alpha \
-             {alpha} {:.1} %; moved {:.0} pages a window",
-            slowdown(steady) * 100.0,
-            broken(steady) * 100.0,
-            saved(steady) * 100.0,
-            best * 100.0,
-            mean(steady, |o| o.moved_pages as f64),
-        );
-        let _ = give_away;
-    }
+/// Regions that changed tiers, as a share of all, in the mean window.
+fn restlessness(outcomes: &[Outcome]) -> f64 {
+    mean(outcomes, |o| o.plan.moves.iter().filter(|m| m.from != m.to).count() as f64)
+        / REGIONS as f64
+}
+
+/// Windows over the promise that may be: what no policy can know before it comes.
+#[track_caller]
+fn check(name: &str, workload: Workload, broken_max: f64, give_away: f64) {
+    let outcomes = run(workload, 160, &mut policy());
+    let steady = &outcomes[WARM_UP..];
+    let (alpha, best) = best_of_grid(workload, 160);
+    eprintln!(
+        "{name}: {:.2} % slower, {:.1} % of windows over 6 %, {:.1} % saved (alpha {alpha}: {:.1} \
+         %), {:.2} % of regions move in a window",
+        slowdown(steady) * 100.0,
+        broken(steady) * 100.0,
+        saved(steady) * 100.0,
+        best * 100.0,
+        restlessness(steady) * 100.0,
+    );
+    let quiet: Vec<&Outcome> = steady.iter().filter(|o| o.slowdown <= TARGET * 1.2).collect();
+    let usual = quiet.iter().map(|o| o.slowdown).sum::<f64>() / quiet.len() as f64;
+    assert!(usual <= TARGET, "{name}: {usual} slower where nothing broke it");
+    assert!(broken(steady) <= broken_max, "{name}: {} of windows broken", broken(steady));
+    assert!(saved(steady) >= best - give_away, "{name}: {} of {best}", saved(steady));
 }
 
 #[test]
-fn a_phase_change_is_over_in_two_windows() {
-    let outcomes = run(PHASES, 140, &mut policy());
-    for (window, o) in outcomes.iter().enumerate().skip(70).take(40) {
-        eprintln!("{window} {:.4} saved {:.3} {}", o.slowdown, o.saved(), o.plan.why);
+fn a_stationary_application_is_never_slower_than_promised() {
+    check("stationary", STATIONARY, 0.0, 0.05);
+}
+
+#[test]
+fn a_phase_change_breaks_two_windows_at_most() {
+    check("phases", PHASES, 2.0 / 120.0, 0.04);
+    let outcomes = run(PHASES, 120, &mut policy());
+    let over: Vec<usize> =
+        (WARM_UP..120).filter(|&window| outcomes[window].slowdown > TARGET * 1.2).collect();
+    assert!(over.iter().all(|window| [80, 81].contains(window)), "{over:?}");
+    assert!(over.contains(&80), "the change must be felt, or the test tests nothing");
+    // And the savings come back.
+    assert!(outcomes[119].saved() > 0.8 * outcomes[79].saved());
+}
+
+#[test]
+fn scans_bursts_and_days_break_the_windows_they_begin_in() {
+    check("scans", SCANS, 0.06, 0.04);
+    check("bursts", BURSTS, 0.08, 0.06);
+    check("diurnal", DIURNAL, 0.05, 0.07);
+}
+
+#[test]
+fn a_growing_heap_is_taken_along() {
+    let mut random = Random(3);
+    let mut simulation = Simulation::new(machine(), &[512; 50]);
+    let mut policy = policy();
+    let (mut over, mut last) = (0, 0.0);
+    for window in 0..200 {
+        if window % 2 == 0 {
+            simulation.grow(&[512, 512]);
+        }
+        let regions = 50 + window / 2 * 2 + 2;
+        // What is new is hot, and cools by a tenth a window.
+        let touched: Vec<f32> = (0..regions)
+            .map(|r| random.around(400.0 * 0.9f64.powf((regions - 1 - r) as f64)))
+            .collect();
+        let hits = |watched, share| random.hits(watched, share);
+        let outcome = simulation.window(&touched, WINDOW_NS, hits, &mut policy);
+        over += u32::from(outcome.slowdown > TARGET);
+        last = outcome.saved();
     }
-    let _ = Why::NothingToPlan;
-    let _ = Measured::default();
+    assert_eq!(over, 0);
+    assert!(last > 0.5, "{last} saved of a heap that is mostly cold");
+}
+
+#[test]
+fn a_stable_workload_rests() {
+    let outcomes = run(STATIONARY, 160, &mut policy());
+    let moving = restlessness(&outcomes[WARM_UP..]);
+    assert!(moving < 0.02, "{moving} of all regions change tiers in a window");
+}
+
+#[test]
+fn a_broken_budget_stops_demotions_at_once() {
+    let mut policy = policy();
+    let mut simulation = Simulation::new(machine(), &[512; REGIONS]);
+    let cold = [0.0f32; REGIONS];
+    for _ in 0..20 {
+        simulation.window(&cold, WINDOW_NS, |_, _| 0, &mut policy);
+    }
+    assert_eq!(policy.trim(), 1.0);
+    let outcome = simulation.window(&[512.0; REGIONS], WINDOW_NS, |n, _| n, &mut policy);
+    assert!(outcome.slowdown > TARGET);
+    assert_eq!(policy.trim(), 0.5);
+    assert!(outcome.plan.moves.iter().all(|step| step.to == TierId::DRAM));
+    assert!(matches!(outcome.plan.why, Why::WithinSlowdown { trim: 0.5, .. }));
+    // Back up, slowly, once it is quiet again.
+    for _ in 0..3 {
+        simulation.window(&cold, WINDOW_NS, |_, _| 0, &mut policy);
+    }
+    assert!(policy.trim() > 0.7 && policy.trim() < 1.0, "{}", policy.trim());
+}
+
+#[test]
+fn nothing_measured_and_nothing_accepted_mean_nothing_demoted() {
+    let regions = [RegionView {
+        pages: 512,
+        resident: 512,
+        windows_seen: 4,
+        ..RegionView::at(0, TierId::DRAM)
+    }];
+    let tiers = machine().tiers;
+    assert!(policy().plan(&regions, &tiers).moves.is_empty());
+    for target in [0.0, f64::NAN, -1.0] {
+        let mut policy = Slowdown::new(target);
+        policy.learn(&Measured { running_ns: 5e9, ..Measured::default() });
+        assert!(policy.plan(&regions, &tiers).moves.is_empty());
+    }
+    let mut policy = policy();
+    policy.learn(&Measured { running_ns: 5e9, ..Measured::default() });
+    assert_eq!(policy.plan(&regions, &tiers).moves.len(), 1);
+    policy.learn(&Measured { running_ns: f64::NAN, stalled_ns: f64::NAN, ..Measured::default() });
+    assert!(policy.plan(&regions, &tiers).expected_tco.is_finite());
 }
