@@ -8,7 +8,9 @@
 use std::path::{Path, PathBuf};
 
 use terrace_core::cost::USD_PER_CORE_MONTH;
-use terrace_core::tier::{Medium, MediumKind, TierSpec, MAX_TIERS};
+use terrace_core::plan::limits::Limit;
+use terrace_core::plan::SLOWDOWN_DEFAULT;
+use terrace_core::tier::{Medium, MediumKind, TierId, TierSpec, MAX_TIERS};
 
 use crate::preset::{self, Preset};
 use saved::Saved;
@@ -53,6 +55,8 @@ pub struct Config {
 pub enum PolicyKind {
     /// Least slowdown within a TCO budget (TierScape, section 5.2).
     Analytical,
+    /// Least TCO within a slowdown that is accepted (docs/slowdown.md).
+    Slowdown,
     /// Everything below the threshold moves one tier down each window (section 5.1).
     Waterfall,
     /// Nothing is ever demoted; the runtime is only loaded.
@@ -61,26 +65,29 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// All policies, as configuration files name them.
-    pub const ALL: [PolicyKind; 3] =
-        [PolicyKind::Analytical, PolicyKind::Waterfall, PolicyKind::None];
+    pub const ALL: [PolicyKind; 4] =
+        [PolicyKind::Analytical, PolicyKind::Slowdown, PolicyKind::Waterfall, PolicyKind::None];
 
     /// Name in configuration files and reports.
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::Analytical => "analytical",
+            PolicyKind::Slowdown => "slowdown",
             PolicyKind::Waterfall => "waterfall",
             PolicyKind::None => "none",
         }
     }
 }
 
-/// Policy and both of its knobs, so that the command line can switch the policy of a file.
+/// Policy and all of its knobs, so that the command line can switch the policy of a file.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PolicyConfig {
     /// Which policy.
     pub kind: PolicyKind,
     /// Knob of `analytical`: 1 keeps everything in DRAM, 0 saves all that can be saved.
     pub alpha: f64,
+    /// Knob of `slowdown`: how much slower the program may become, as a share.
+    pub max_slowdown: f64,
     /// Knob of `waterfall`.
     pub threshold: Threshold,
     /// Price of processor time in US dollars per core and month; `analytical` saves no memory that
@@ -94,6 +101,7 @@ impl Default for PolicyConfig {
             kind: PolicyKind::Analytical,
             // TierScape's middle setting, 6T-AM-0.5.
             alpha: 0.5,
+            max_slowdown: SLOWDOWN_DEFAULT,
             threshold: Threshold::Moderate,
             usd_per_core_month: USD_PER_CORE_MONTH,
         }
@@ -257,6 +265,18 @@ impl Config {
             .expect("file::parse and the presets always put a dram medium in")
     }
 
+    /// What the media hold at most, where that is limited.
+    pub fn limits(&self) -> Vec<Limit> {
+        let limited = self.media.iter().filter(|medium| medium.place.capacity_bytes > 0);
+        let on = |medium: &Medium| {
+            let tiers = self.tiers.iter().enumerate();
+            let on = tiers.filter(|(_, tier)| tier.medium.name == medium.name);
+            on.map(|(index, _)| TierId(index as u8 + 1)).collect::<Vec<_>>()
+        };
+        let limits = limited.map(|medium| (on(medium), medium.place.capacity_bytes as f64));
+        limits.filter(|(on, _)| !on.is_empty()).map(|(on, most)| Limit::new(on, most)).collect()
+    }
+
     /// Whether any tier lies on an emulated medium, which every report must say.
     pub fn is_emulated(&self) -> bool {
         self.tiers.iter().any(|t| t.medium.kind == MediumKind::Emulated)
@@ -278,6 +298,9 @@ pub struct ConfigArgs {
     /// Knob of the analytical policy: 1 keeps everything in DRAM, 0 saves all that can be saved
     #[arg(long, allow_negative_numbers = true)]
     pub alpha: Option<f64>,
+    /// Slowdown of the program that is accepted, such as 5%; chooses the slowdown policy
+    #[arg(long, value_name = "PERCENT", conflicts_with = "alpha")]
+    pub max_slowdown: Option<String>,
     /// Threshold of the waterfall policy: conservative, moderate, aggressive, "45%" or a hotness
     #[arg(long)]
     pub threshold: Option<String>,
@@ -339,6 +362,10 @@ impl ConfigArgs {
 
     /// The options that are left have the last word.
     fn put_over(&self, mut config: Config) -> Result<Config, ConfigError> {
+        if let Some(text) = &self.max_slowdown {
+            config.policy.max_slowdown = parse_slowdown(text).map_err(option("--max-slowdown"))?;
+            config.policy.kind = PolicyKind::Slowdown;
+        }
         if let Some(kind) = self.policy {
             config.policy.kind = kind;
         }
@@ -383,6 +410,15 @@ pub(crate) fn check_number(value: f64, lo: f64, hi: f64, what: &str) -> Result<f
 
 pub(crate) fn check_alpha(alpha: f64) -> Result<f64, String> {
     check_number(alpha, 0.0, 1.0, "0 saves all that can be saved, 1 keeps everything in DRAM")
+}
+
+/// Reads a slowdown as files and the command line write it: `5%`, or `5` for the same.
+pub(crate) fn parse_slowdown(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    let percent: f64 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is not a slowdown; use a percentage such as \"5%\""))?;
+    Ok(check_number(percent, 0.0, 1_000.0, "per cent slower")? / 100.0)
 }
 
 pub(crate) fn check_core_price(usd: f64) -> Result<f64, String> {
@@ -484,6 +520,38 @@ mod tests {
     fn a_file_that_is_not_there_is_named() {
         let error = Config::load(Path::new("/nowhere/t.toml")).unwrap_err().to_string();
         assert!(error.starts_with("/nowhere/t.toml: cannot be read: "), "{error}");
+    }
+
+    #[test]
+    fn a_slowdown_chooses_its_policy_unless_another_is_named() {
+        let args = |policy, text: &str| ConfigArgs {
+            policy,
+            max_slowdown: Some(text.into()),
+            ..ConfigArgs::default()
+        };
+        let policy = args(None, "2.5%").resolve().unwrap().policy;
+        assert_eq!((policy.kind, policy.max_slowdown), (PolicyKind::Slowdown, 0.025));
+        let policy = args(Some(PolicyKind::None), "7").resolve().unwrap().policy;
+        assert_eq!((policy.kind, policy.max_slowdown), (PolicyKind::None, 0.07));
+        for wrong in ["much", "-1%", "2000%", "NaN"] {
+            let error = args(None, wrong).resolve().unwrap_err().to_string();
+            assert!(error.starts_with("--max-slowdown: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_limited_medium_limits_its_tiers_together() {
+        let mut config = Config::from_preset(Preset::Tierscape);
+        assert!(config.limits().is_empty());
+        let slow = config.tiers.last().unwrap().medium.name.clone();
+        let medium = config.media.iter_mut().find(|m| m.name == slow).unwrap();
+        medium.place.capacity_bytes = 1 << 30;
+        let limits = config.limits();
+        assert_eq!((limits.len(), limits[0].bytes()), (1, f64::from(1 << 30)));
+        for (index, tier) in config.tiers.iter().enumerate() {
+            assert_eq!(limits[0].counts(index + 1), tier.medium.name == slow);
+        }
+        assert!(!limits[0].counts(0));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 pub mod cost;
 pub mod hotness;
 pub mod plan;
+pub mod sim;
 pub mod state;
 pub mod tier;
 pub mod wire;

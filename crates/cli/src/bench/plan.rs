@@ -11,9 +11,16 @@ use std::time::Instant;
 use anyhow::{ensure, Context, Result};
 use serde::Serialize;
 use terrace_core::cost::{self, TierCost};
-use terrace_core::plan::mckp::{Matrix, Solver};
+use terrace_core::plan::limits::{Limit, Limited};
+use terrace_core::plan::mckp::{Choices, Matrix, Solver};
 use terrace_core::plan::{Analytical, Expected, Model, Policy, RegionChoices, RegionView};
 use terrace_core::tier::{TierId, MAX_TIERS};
+
+use crate::run::signals::thread_cpu_ns;
+
+mod mip;
+
+pub use mip::Mip;
 
 /// Dumped problems are checked against a general solver, which larger ones would keep busy for
 /// minutes each.
@@ -23,10 +30,13 @@ const DUMP_REGIONS_MAX: u32 = 20_000;
 ///
 /// The JSON object has the fields `regions`, `tiers`, `alpha`, `seed`, `repeat`; `solve_ms_p50`,
 /// `solve_ms_min` and `solve_ms_max` (the solver alone, one core), `plan_ms_p50` (with building
-/// the problem and the list of moves); `gap_to_optimal` (time in faults above the optimum, as a
+/// the problem and the list of moves), `solve_cpu_ms_p50` and `plan_cpu_ms_p50` (the same in
+/// processor time, which a busy machine does not stretch); `slow_share` (what `--slow-share` asked
+/// for, or null); `gap_to_optimal` (time in faults above the optimum, as a
 /// share; an upper bound, because `gap_against` is "lp", the linear relaxation, which no placement
-/// beats); `proven` (the search ran to its end); `moves`, `tco_saved`, `expected_faults`; and
-/// `kernel`, `cpu`, `version`.
+/// beats); `proven` (the search ran to its end); `moves`, `tco_saved`, `expected_faults`;
+/// `speedup_vs_mip` (how often our time goes into that of HiGHS, or null without `--mip`) and
+/// `mip` (what [`Mip`] says); and `kernel`, `cpu`, `version`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PlanArgs {
     /// Regions of 2 MiB to plan for.
@@ -43,6 +53,15 @@ pub struct PlanArgs {
     /// Seed of the made-up regions and tiers.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// The slower medium holds at most this share (0 to 1) of what all regions would take there.
+    #[arg(long, value_name = "SHARE")]
+    pub slow_share: Option<f64>,
+    /// Give the same problem to HiGHS, through python3 and scipy, and compare.
+    #[arg(long, conflicts_with = "dump_instances")]
+    pub mip: bool,
+    /// Seconds that HiGHS may take; what it has then is compared.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, requires = "mip")]
+    pub mip_seconds: u32,
     /// Times the same problem is solved; the median is reported.
     #[arg(long, default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeat: u32,
@@ -74,12 +93,17 @@ struct Report {
     solve_ms_min: f64,
     solve_ms_max: f64,
     plan_ms_p50: f64,
+    solve_cpu_ms_p50: f64,
+    plan_cpu_ms_p50: f64,
+    slow_share: Option<f64>,
     gap_to_optimal: f64,
     gap_against: &'static str,
     proven: bool,
     moves: usize,
     tco_saved: f64,
     expected_faults: f64,
+    speedup_vs_mip: Option<f64>,
+    mip: Option<Mip>,
     kernel: String,
     cpu: String,
     version: &'static str,
@@ -117,49 +141,79 @@ fn measure(args: &PlanArgs) -> Result<()> {
     let current = vec![TierId::DRAM.0; regions.len()];
     let pages = regions.iter().map(|region| u64::from(region.pages)).sum();
 
-    let mut solver = Solver::default();
+    let mut solver = Limited::default();
     // Residence as `terrace run` has it by default, and the price of a core.
     let model = Model::new(2.5, cost::USD_PER_CORE_MONTH, 5.0);
     let mut expected = Vec::new();
     Expected::of_all(&regions, &known, model, &mut expected);
     let choices = RegionChoices::new(&regions, &known, &current, &expected, &tiers, model);
-    let (least, most) = (choices.tco_min(), cost::tco_max(pages, &tiers));
+    let limits: Vec<Limit> =
+        args.slow_share.map(|share| slow_limit(&choices, share)).into_iter().collect();
+    let most = cost::tco_max(pages, &tiers);
+    let least = match limits.is_empty() {
+        true => choices.tco_min(),
+        false => solver.cheapest(&choices, &limits, &current).solution.tco,
+    };
     let budget = (least + args.alpha * (most - least)) * (1.0 + 1e-9);
-    let (solve_ms, solution) = time_ms(args.repeat, || solver.solve(&choices, budget, &current));
-    let mut policy = Analytical::new(args.alpha).with_model(model);
+    let (solve_ms, answer) = time_ms(args.repeat, || {
+        // Without the prices of the time before: that is for the second window.
+        Limited::default().solve(&choices, &limits, budget, &current)
+    });
+    let solution = answer.solution;
+    let mut policy = Analytical::new(args.alpha).with_model(model).with_limits(limits.clone());
     let (plan_ms, plan) = time_ms(args.repeat, || policy.plan(&regions, &tiers));
+    let mip = match args.mip {
+        true => Some(mip::solve(&choices, &limits, budget, args.mip_seconds)?),
+        false => None,
+    };
 
     let above = solution.perf - solution.lp_bound;
+    let middle = |times: &[Time], of: fn(&Time) -> f64| of(&times[times.len() / 2]);
+    let (wall, cpu): (fn(&Time) -> f64, fn(&Time) -> f64) = (|t| t.wall_ms, |t| t.cpu_ms);
+    let solve_ms_p50 = middle(&solve_ms, wall);
     let report = Report {
         regions: args.regions,
         tiers: args.tiers,
         alpha: args.alpha,
         seed: args.seed,
         repeat: args.repeat,
-        solve_ms_p50: solve_ms[solve_ms.len() / 2],
-        solve_ms_min: solve_ms[0],
-        solve_ms_max: solve_ms[solve_ms.len() - 1],
-        plan_ms_p50: plan_ms[plan_ms.len() / 2],
+        solve_ms_p50,
+        solve_ms_min: solve_ms[0].wall_ms,
+        solve_ms_max: solve_ms[solve_ms.len() - 1].wall_ms,
+        plan_ms_p50: middle(&plan_ms, wall),
+        solve_cpu_ms_p50: middle(&solve_ms, cpu),
+        plan_cpu_ms_p50: middle(&plan_ms, cpu),
+        slow_share: args.slow_share,
         gap_to_optimal: if above > 0.0 { above / solution.lp_bound } else { 0.0 },
         gap_against: "lp",
         proven: solution.proven,
         moves: plan.moves.len(),
         tco_saved: plan.tco_saved(),
         expected_faults: plan.expected_faults,
+        speedup_vs_mip: mip.as_ref().map(|mip| mip.seconds * 1e3 / solve_ms_p50),
+        mip,
         kernel: first_line("/proc/sys/kernel/osrelease"),
         cpu: cpu_model(),
         version: env!("CARGO_PKG_VERSION"),
     };
     println!(
-        "{} regions x {} tiers: solved in {:.2} ms (median of {}), planned in {:.2} ms; at most \
-         {:.5} % above the optimum",
+        "{} regions x {} tiers: solved in {:.2} ms ({:.2} of processor time, median of {}), \
+         planned in {:.2} ms ({:.2}); at most {:.5} % above the optimum",
         report.regions,
         report.tiers,
         report.solve_ms_p50,
+        report.solve_cpu_ms_p50,
         report.repeat,
         report.plan_ms_p50,
+        report.plan_cpu_ms_p50,
         report.gap_to_optimal * 100.0
     );
+    if !answer.is_within || !solution.feasible {
+        println!("within limits: {}, within budget: {}", answer.is_within, solution.feasible);
+    }
+    if let (Some(mip), Some(speedup)) = (&report.mip, report.speedup_vs_mip) {
+        println!("{}; {speedup:.0} times our time", mip.line(solution.perf));
+    }
     println!("{}", plan.why);
     match &args.json {
         Some(path) => write_json(path, &report),
@@ -167,12 +221,19 @@ fn measure(args: &PlanArgs) -> Result<()> {
     }
 }
 
-/// Durations of `repeat` calls in milliseconds, sorted, and the last result.
-fn time_ms<T>(repeat: u32, mut call: impl FnMut() -> T) -> (Vec<f64>, T) {
+/// How long one call took.
+struct Time {
+    wall_ms: f64,
+    cpu_ms: f64,
+}
+
+/// Durations of `repeat` calls, sorted by the clock, and the last result.
+fn time_ms<T>(repeat: u32, mut call: impl FnMut() -> T) -> (Vec<Time>, T) {
     let mut timed = || {
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), thread_cpu_ns());
         let result = call();
-        (start.elapsed().as_secs_f64() * 1e3, result)
+        let cpu_ms = (thread_cpu_ns() - cpu) as f64 / 1e6;
+        (Time { wall_ms: start.elapsed().as_secs_f64() * 1e3, cpu_ms }, result)
     };
     let (first, mut result) = timed();
     let mut times = vec![first];
@@ -181,8 +242,16 @@ fn time_ms<T>(repeat: u32, mut call: impl FnMut() -> T) -> (Vec<f64>, T) {
         times.push(time);
         result = latest;
     }
-    times.sort_unstable_by(f64::total_cmp);
+    times.sort_unstable_by(|a, b| a.wall_ms.total_cmp(&b.wall_ms));
     (times, result)
+}
+
+/// The slower medium of [`make_tiers`] holds `share` of what all regions would take in its first
+/// tier.
+fn slow_limit(choices: &RegionChoices, share: f64) -> Limit {
+    let slow = || (2..choices.options()).step_by(2);
+    let all = |option| (0..choices.items()).map(|item| choices.bytes(item, option)).sum::<f64>();
+    Limit::new(slow().map(|option| TierId(option as u8)), share * slow().next().map_or(0.0, all))
 }
 
 fn dump(args: &PlanArgs, dir: &Path) -> Result<()> {
@@ -291,12 +360,11 @@ fn make_regions(random: &mut SplitMix64, count: u32) -> Vec<RegionView> {
             let pages = if random.below(10) == 0 { 1 + random.below(512) as u32 } else { 512 };
             let steps = (touched.min(f64::from(pages)) * 64.0).round();
             RegionView {
-                id: u64::from(index) << 21,
                 pages,
                 resident: pages,
-                tier: TierId::DRAM,
                 hotness: (steps / 64.0) as f32,
                 windows_seen: 4,
+                ..RegionView::at(u64::from(index) << 21, TierId::DRAM)
             }
         })
         .collect()

@@ -10,8 +10,9 @@ use terrace_core::tier::{Codec, Medium, MediumKind, Place, Pool, TierSpec, BLOCK
 use toml_edit::{Document, Item, TableLike, Value};
 
 use super::{
-    check_alpha, check_core_price, check_number, check_threads, check_window_s, with_dram, Config,
-    PolicyConfig, PolicyKind, RunConfig, Threshold, COMPRESSED_TIERS_MAX, MOVE_THREADS_MAX,
+    check_alpha, check_core_price, check_number, check_threads, check_window_s, parse_slowdown,
+    with_dram, Config, PolicyConfig, PolicyKind, RunConfig, Threshold, COMPRESSED_TIERS_MAX,
+    MOVE_THREADS_MAX,
 };
 use crate::media;
 use crate::preset::Preset;
@@ -62,7 +63,7 @@ const MEDIUM_KEYS: &[&str] = &[
     "encrypt",
 ];
 const TIER_KEYS: &[&str] = &["name", "codec", "level", "pool", "medium", "block_kib"];
-const POLICY_KEYS: &[&str] = &["kind", "alpha", "threshold", "usd_per_core_month"];
+const POLICY_KEYS: &[&str] = &["kind", "alpha", "max_slowdown", "threshold", "usd_per_core_month"];
 const RUN_KEYS: &[&str] = &[
     "window_s",
     "move_threads",
@@ -327,6 +328,13 @@ fn policy(section: Option<Section>) -> Result<PolicyConfig> {
     if let Some(alpha) = section.get("alpha") {
         let value = alpha.float()?;
         policy.alpha = check_alpha(value).map_err(|m| section.error("alpha", m))?;
+    }
+    if let Some(slowdown) = section.get("max_slowdown") {
+        policy.max_slowdown =
+            parse_slowdown(slowdown.text()?).map_err(|m| section.error("max_slowdown", m))?;
+        if section.get("kind").is_none() {
+            policy.kind = PolicyKind::Slowdown;
+        }
     }
     if let Some(usd) = section.get("usd_per_core_month") {
         policy.usd_per_core_month =

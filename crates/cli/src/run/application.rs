@@ -14,7 +14,7 @@ use serde_json::{json, Value};
 use terrace_core::cost::{tco_measured, MeasuredTier, TierCost};
 use terrace_core::hotness::{RegionHistory, WindowSeen};
 use terrace_core::plan::{
-    Analytical, Model, Plan, Policy, RegionView, Threshold, Torture, Waterfall,
+    Analytical, Model, Plan, Policy, RegionView, Slowdown, Threshold, Torture, Waterfall,
 };
 use terrace_core::tier::{MediumKind, Pool, TierId, TierSpec};
 use terrace_core::wire::{
@@ -22,6 +22,7 @@ use terrace_core::wire::{
     ToRuntime, NOTE_BYTES_MAX, REFUSALS, VERSION,
 };
 
+use super::pressure::Meter;
 use super::session::Shared;
 use super::signals;
 use crate::config::{self, Config, PolicyKind};
@@ -52,6 +53,7 @@ pub(super) struct Application {
     shared: Arc<Shared>,
     tracker: TrackerChoice,
     policy: Option<Box<dyn Policy>>,
+    meter: Meter,
     /// By region: its history, and the window it was last reported in.
     histories: HashMap<u64, (RegionHistory, u32)>,
     first_seen: Instant,
@@ -64,8 +66,13 @@ impl Application {
     pub(super) fn new(pid: u32, stream: UnixStream, shared: Arc<Shared>) -> Application {
         let policy = shared.config.policy;
         let torture_seed = shared.config.run.torture_seed;
+        // A page comes back somewhere in a window and cools for the given number of them, counting
+        // that one.
+        let residence = f64::from(shared.config.run.cooling_windows) - 0.5;
+        let limits = shared.config.limits();
         Application {
             pid,
+            meter: Meter::new(pid),
             command: command_of(pid),
             stream,
             buffer: Vec::new(),
@@ -73,12 +80,14 @@ impl Application {
                 _ if torture_seed != 0 => Some(Box::new(Torture::new(torture_seed))),
                 PolicyKind::None => None,
                 PolicyKind::Analytical => {
-                    // A page comes back somewhere in a window and cools for the given number of
-                    // them, counting that one.
-                    let residence = f64::from(shared.config.run.cooling_windows) - 0.5;
                     let run = &shared.config.run;
                     let model = Model::new(residence, policy.usd_per_core_month, run.window_s);
-                    Some(Box::new(Analytical::new(policy.alpha).with_model(model)))
+                    let analytical = Analytical::new(policy.alpha).with_model(model);
+                    Some(Box::new(analytical.with_limits(limits)))
+                }
+                PolicyKind::Slowdown => {
+                    let slowdown = Slowdown::new(policy.max_slowdown).with_residence(residence);
+                    Some(Box::new(slowdown.with_limits(limits)))
                 }
                 PolicyKind::Waterfall => {
                     Some(Box::new(Waterfall::new(threshold(policy.threshold))))
@@ -186,7 +195,12 @@ impl Application {
         let regions: Vec<RegionView> =
             report.regions.iter().map(|r| self.view(r, report.window)).collect();
         let tiers = self.costs(report);
+        let before = self.last.as_ref().map(|(report, cpu_ns)| (report, *cpu_ns));
+        let measured = self.meter.window(report, self.planner_cpu_ns, before);
         let Some(policy) = &mut self.policy else { return (None, Vec::new()) };
+        if let Some(measured) = measured {
+            policy.learn(&measured);
+        }
         let plan = policy.plan(&regions, &tiers);
         let mut moves = plan.moves.clone();
         // What is in use and in the wrong place first, hottest first, then the coldest downwards:
@@ -220,12 +234,12 @@ impl Application {
             });
         }
         RegionView {
-            id: r.region,
             pages: u32::from(r.resident) + u32::from(r.stored),
             resident: u32::from(r.resident),
-            tier: TierId(r.tier),
             hotness: history.hotness(),
             windows_seen: history.windows_seen(),
+            newest: history.newest(),
+            ..RegionView::at(r.region, TierId(r.tier))
         }
     }
 
@@ -331,6 +345,7 @@ impl Application {
             "preset": config.preset,
             "policy": if config.run.torture_seed != 0 { "torture" } else { policy.kind.name() },
             "alpha": (policy.kind == PolicyKind::Analytical).then_some(policy.alpha),
+            "max_slowdown": (policy.kind == PolicyKind::Slowdown).then_some(policy.max_slowdown),
             "threshold": threshold,
             "tracker": self.tracker,
             "tiers": tiers,

@@ -17,8 +17,9 @@ use crate::preflight::{self, uffd_probe};
 
 mod application;
 pub mod attach;
+mod pressure;
 mod session;
-mod signals;
+pub(crate) mod signals;
 
 pub use signals::trusted_peer;
 

@@ -26,10 +26,14 @@
 //! leave of the budget. And `alpha` = 1 is taken to mean "off": the solver alone would still demote
 //! regions that are never touched, because that costs no time.
 
-use super::mckp::{Choices, Solver, GAP_ACCEPTED};
+use super::limits::{Limit, Limited};
+use super::mckp::{Choices, GAP_ACCEPTED};
 use super::{Plan, Policy, RegionView, Why};
 use crate::cost::{self, TierCost, K_Y};
 use crate::tier::{TierId, MAX_TIERS};
+
+/// Bytes in a page.
+const PAGE_BYTES: f64 = 4096.0;
 
 /// Room for the rounding of sums over 1,000,000 regions: without it `alpha` = 0 might not even
 /// admit the cheapest placement, whose cost it is. A billionth of a bill is nobody's money.
@@ -44,21 +48,25 @@ pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
 pub const STAY_WINDOWS: f64 = 4.0;
 
 /// What the paper's equations leave out.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Model {
     /// Windows that a page which faulted back stays in DRAM, on average; 0 or more.
     pub residence_windows: f64,
     /// Price of processor time: US dollars a month for one nanosecond in every window; 0 or more.
     pub usd_per_cpu_ns: f64,
+    /// Share of the movers' processor time that counts as time, 0 to 1: what the application would
+    /// have used.
+    pub contention: f64,
 }
 
 impl Model {
     /// TierScape's equations as printed.
-    pub const PAPER: Model = Model { residence_windows: 0.0, usd_per_cpu_ns: 0.0 };
+    pub const PAPER: Model = Model { residence_windows: 0.0, usd_per_cpu_ns: 0.0, contention: 1.0 };
 
     /// From the price of a core in US dollars per month and the length of a window in seconds.
     pub fn new(residence_windows: f64, usd_per_core_month: f64, window_s: f64) -> Model {
-        Model { residence_windows, usd_per_cpu_ns: usd_per_core_month / (window_s * 1e9) }
+        let usd_per_cpu_ns = usd_per_core_month / (window_s * 1e9);
+        Model { residence_windows, usd_per_cpu_ns, contention: 1.0 }
     }
 
     /// Anything that is not a number, or is below nothing, counts as nothing.
@@ -67,13 +75,19 @@ impl Model {
         Model {
             residence_windows: at_least_0(self.residence_windows),
             usd_per_cpu_ns: at_least_0(self.usd_per_cpu_ns),
+            contention: at_least_0(self.contention).min(1.0),
         }
+    }
+
+    /// What moving a page counts for.
+    fn move_ns(self) -> f64 {
+        MOVE_NS_PER_PAGE * self.contention
     }
 
     /// A page that comes back will be taken down again.
     fn again_ns(self) -> f64 {
         if self.residence_windows > 0.0 {
-            MOVE_NS_PER_PAGE
+            self.move_ns()
         } else {
             0.0
         }
@@ -85,7 +99,8 @@ impl Model {
 pub struct Analytical {
     alpha: f64,
     model: Model,
-    solver: Solver,
+    limits: Vec<Limit>,
+    solver: Limited,
     /// Indices of the regions that take part, by id, their present tiers and what to expect.
     known: Vec<u32>,
     current: Vec<u8>,
@@ -100,7 +115,8 @@ impl Analytical {
         Analytical {
             alpha,
             model: Model::PAPER,
-            solver: Solver::default(),
+            limits: Vec::new(),
+            solver: Limited::default(),
             known: Vec::new(),
             current: Vec::new(),
             expected: Vec::new(),
@@ -110,6 +126,11 @@ impl Analytical {
     /// The same, told what the paper's equations leave out.
     pub fn with_model(self, model: Model) -> Analytical {
         Analytical { model: model.checked(), ..self }
+    }
+
+    /// The same within these limits. The knob then divides what can be reached within them.
+    pub fn with_limits(self, limits: Vec<Limit>) -> Analytical {
+        Analytical { limits, ..self }
     }
 
     /// The knob, 0 to 1.
@@ -165,7 +186,9 @@ pub struct RegionChoices<'a> {
     expected: &'a [Expected],
     options: usize,
     fault_ns: [f64; MAX_TIERS],
-    usd_per_page: [f64; MAX_TIERS],
+    /// Price of one page's worth of bytes, and the share of them that a page takes on average.
+    usd_per_full_page: [f64; MAX_TIERS],
+    ratio: [f64; MAX_TIERS],
     model: Model,
 }
 
@@ -188,21 +211,38 @@ impl<'a> RegionChoices<'a> {
             expected,
             options: tiers.len().min(MAX_TIERS),
             fault_ns: [0.0; MAX_TIERS],
-            usd_per_page: [0.0; MAX_TIERS],
+            usd_per_full_page: [0.0; MAX_TIERS],
+            ratio: [0.0; MAX_TIERS],
         };
         for (index, tier) in tiers.iter().take(MAX_TIERS).enumerate() {
             choices.fault_ns[index] = tier.fault_ns;
-            choices.usd_per_page[index] = tier.usd_per_page_month();
+            choices.usd_per_full_page[index] = tier.usd_per_gib_month / cost::PAGES_PER_GIB;
+            choices.ratio[index] = tier.ratio;
         }
         choices
     }
 
+    fn region(&self, item: usize) -> &RegionView {
+        &self.regions[self.known[item] as usize]
+    }
+
     fn pages(&self, item: usize) -> f64 {
-        f64::from(self.regions[self.known[item] as usize].pages)
+        f64::from(self.region(item).pages)
+    }
+
+    /// Price of a page of `region` in `option`: at the region's own ratio if that is known.
+    #[inline]
+    fn usd_per_page(&self, region: &RegionView, option: usize) -> f64 {
+        region.ratios.get(option).unwrap_or(self.ratio[option]) * self.usd_per_full_page[option]
+    }
+
+    /// Time that threads are expected to wait for an item in `option`, per window, in nanoseconds.
+    pub fn stall_ns(&self, item: usize, option: usize) -> f64 {
+        self.faults(item, option) * self.fault_ns[option]
     }
 
     /// Expected faults per window of an item in `option`.
-    fn faults(&self, item: usize, option: usize) -> f64 {
+    pub fn faults(&self, item: usize, option: usize) -> f64 {
         if option == 0 {
             return 0.0;
         }
@@ -235,19 +275,67 @@ impl Choices for RegionChoices<'_> {
         if usize::from(self.current[item]) == option {
             return cpu_ns;
         }
-        cpu_ns + self.pages(item) * MOVE_NS_PER_PAGE / STAY_WINDOWS
+        cpu_ns + self.pages(item) * self.model.move_ns() / STAY_WINDOWS
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
-        let pages = self.pages(item);
+        let region = self.region(item);
+        let pages = f64::from(region.pages);
         if option == 0 {
-            return pages * self.usd_per_page[0];
+            return pages * self.usd_per_page(region, 0);
         }
         let back = self.expected[item].back;
-        (pages - back) * self.usd_per_page[option]
-            + back * self.usd_per_page[0]
+        (pages - back) * self.usd_per_page(region, option)
+            + back * self.usd_per_page(region, 0)
             + self.cpu_ns(item, option) * self.model.usd_per_cpu_ns
     }
+    /// Of all its pages: a limit must also hold when none of them is back.
+    #[inline]
+    fn bytes(&self, item: usize, option: usize) -> f64 {
+        let region = self.region(item);
+        let ratio = region.ratios.get(option).unwrap_or(self.ratio[option]);
+        f64::from(region.pages) * PAGE_BYTES * ratio
+    }
+    #[inline]
+    fn row(&self, item: usize, perf: &mut [f64; MAX_TIERS], tco: &mut [f64; MAX_TIERS]) {
+        // The same sums in the same order as above: an item must not cost something else here.
+        let (region, expected) = (self.region(item), self.expected[item]);
+        let (pages, back) = (f64::from(region.pages), expected.back);
+        let dram = self.usd_per_page(region, 0);
+        let here = usize::from(self.current[item]);
+        let away = pages * self.model.move_ns() / STAY_WINDOWS;
+        let again = self.model.again_ns();
+        let faults = K_Y * expected.faults;
+        perf[0] = if here == 0 { 0.0 } else { away };
+        tco[0] = pages * dram;
+        for option in 1..self.options {
+            let cpu_ns = faults * (self.fault_ns[option] + again);
+            perf[option] = if here == option { cpu_ns } else { cpu_ns + away };
+            tco[option] = (pages - back) * self.usd_per_page(region, option)
+                + back * dram
+                + cpu_ns * self.model.usd_per_cpu_ns;
+        }
+    }
+}
+
+/// What the limits leave to the others when the regions of which nothing is known stay.
+pub(super) fn left_by_pinned(
+    limits: &[Limit],
+    regions: &[RegionView],
+    tiers: &[TierCost],
+    now: &[u8],
+) -> Vec<Limit> {
+    let mut left = limits.to_vec();
+    if left.is_empty() {
+        return left;
+    }
+    for (region, &tier) in regions.iter().zip(now).filter(|(region, _)| !region.is_known()) {
+        let tier = usize::from(tier);
+        let ratio = region.ratios.get(tier).unwrap_or(tiers[tier].ratio);
+        let bytes = f64::from(region.pages) * PAGE_BYTES * ratio;
+        left.iter_mut().filter(|limit| limit.counts(tier)).for_each(|limit| limit.take(bytes));
+    }
+    left
 }
 
 impl Policy for Analytical {
@@ -287,14 +375,19 @@ impl Policy for Analytical {
         Expected::of_all(regions, &self.known, model, &mut self.expected);
         let choices =
             RegionChoices::new(regions, &self.known, &self.current, &self.expected, tiers, model);
-        let (tco_max, tco_min) = match model != Model::PAPER {
+        let limits = left_by_pinned(&self.limits, regions, tiers, &to);
+        let tco_max = cost::tco_max(pages, tiers);
+        let tco_min = if !limits.is_empty() {
+            self.solver.cheapest(&choices, &limits, &self.current).solution.tco + pinned
+        } else if model != Model::PAPER {
             // Regions that stay where they are cost what they cost, whatever the knob says.
-            true => (cost::tco_max(pages, tiers), choices.tco_min() + pinned),
-            false => (cost::tco_max(pages, tiers), cost::tco_min(pages, tiers)),
+            choices.tco_min() + pinned
+        } else {
+            cost::tco_min(pages, tiers)
         };
         let budget = tco_min + alpha * (tco_max - tco_min);
         let left = budget * (1.0 + BUDGET_SLACK) - pinned;
-        let solution = self.solver.solve(&choices, left, &self.current);
+        let solution = self.solver.solve(&choices, &limits, left, &self.current).solution;
         for (&index, &option) in self.known.iter().zip(&solution.choice) {
             to[index as usize] = option;
         }
@@ -306,7 +399,7 @@ impl Policy for Analytical {
             Why::OverBudget { alpha, budget }
         };
         let mut plan = Plan::to_tiers(regions, tiers, &to, why);
-        if model != Model::PAPER {
+        if model != Model::PAPER || !limits.is_empty() {
             let chosen = || solution.choice.iter().enumerate().map(|(i, &j)| (i, usize::from(j)));
             plan.expected_faults = chosen().map(|(i, j)| choices.faults(i, j)).sum();
             plan.expected_perf_ns =
@@ -335,7 +428,8 @@ mod tests {
     }
 
     fn region(id: u64, hotness: f32, tier: u8, resident: u32) -> RegionView {
-        RegionView { id, pages: 512, resident, tier: TierId(tier), hotness, windows_seen: 4 }
+        let tier = TierId(tier);
+        RegionView { pages: 512, resident, hotness, windows_seen: 4, ..RegionView::at(id, tier) }
     }
 
     #[test]
@@ -463,7 +557,7 @@ mod tests {
         assert_eq!(plan(5_000.0)[..2], [0, 512]);
         assert_eq!(plan(6_000.0)[..2], [512, 0]);
         // Nonsense is the paper's model, not a panic.
-        let odd = Model { residence_windows: f64::NAN, usd_per_cpu_ns: -1.0 };
+        let odd = Model { residence_windows: f64::NAN, usd_per_cpu_ns: -1.0, contention: 7.0 };
         assert_eq!(Analytical::new(0.0).with_model(odd).model, Model::PAPER);
     }
 

@@ -29,8 +29,11 @@
 //!
 //! # Trade and bound
 //!
-//! Steps 1 to 4 read all options twice, keep one byte per item and sort only the few per cent of
-//! steps around the break. With many items the gap left is one step in 100,000 and step 5 is
+//! Steps 1 to 4 read all options once or twice, keep one byte per item and sort only the few per
+//! cent of steps around the break. From [`SAMPLE_FROM`] items on a sample says between which two
+//! prices of time the break must lie; an item whose best option is the same at both is done with
+//! two comparisons an option, and only the others need their steps. The totals show whether the
+//! sample was right, and if it was not all items are read again. With many items the gap left is one step in 100,000 and step 5 is
 //! skipped; with few items step 5 is a search, bounded in work and honest about it
 //! ([`Solution::proven`]). The efficiencies of one item's steps must fall, so an option above the
 //! lower convex hull of (money, time) is no step; step 5 may still choose it.
@@ -53,6 +56,16 @@ const ROUNDING_RETRIES: u32 = 4;
 const BUCKET_SHIFT: u32 = 48;
 const BUCKETS: usize = 1 << (63 - BUCKET_SHIFT);
 
+/// Items from which the break is first looked for in a sample; below it costs more than it saves.
+pub const SAMPLE_FROM: usize = 1 << 16;
+
+/// Items in the sample. The money of so many is within a per cent of that of all, so that
+/// [`SAMPLE_ERROR`] is wrong once in 100s of plans, which costs the time of the long way round.
+const SAMPLE: usize = 1 << 14;
+
+/// How far the sample's money is trusted, as a share of the budget.
+const SAMPLE_ERROR: f64 = 0.02;
+
 /// Times and prices of every option of every item. All must be finite and not negative.
 pub trait Choices {
     /// Number of items (regions).
@@ -63,6 +76,18 @@ pub trait Choices {
     fn perf(&self, item: usize, option: usize) -> f64;
     /// Money for an item in an option (here: US dollars per month).
     fn tco(&self, item: usize, option: usize) -> f64;
+    /// Bytes that an item takes in an option; what [`super::limits`] counts, 0 elsewhere.
+    fn bytes(&self, _item: usize, _option: usize) -> f64 {
+        0.0
+    }
+    /// All options of an item at once, where that is cheaper than one by one.
+    #[inline]
+    fn row(&self, item: usize, perf: &mut [f64; MAX_TIERS], tco: &mut [f64; MAX_TIERS]) {
+        for option in 0..self.options() {
+            perf[option] = self.perf(item, option);
+            tco[option] = self.tco(item, option);
+        }
+    }
 }
 
 /// [`Choices`] written out as two row-major tables.
@@ -110,6 +135,9 @@ pub struct Solution {
     pub tco: f64,
     /// No choice within the budget takes less time (linear relaxation).
     pub lp_bound: f64,
+    /// Price of money in time: what one more unit of budget would save. 0 if there is more than
+    /// enough.
+    pub lambda: f64,
     /// `(perf - lp_bound) / perf`, 0 to 1: the optimum is at most this share better.
     pub gap_to_lp: f64,
     /// False if even the cheapest choice is over the budget; that choice is then the answer.
@@ -119,14 +147,28 @@ pub struct Solution {
     pub proven: bool,
 }
 
+impl Solution {
+    /// Notes that nothing can be better than `bound`.
+    pub(super) fn bounded_by(&mut self, bound: f64) {
+        self.lp_bound = bound.max(0.0).min(self.perf);
+        let gap = self.perf - self.lp_bound;
+        self.gap_to_lp = if self.perf > 0.0 { gap / self.perf } else { 0.0 };
+        self.proven = self.gap_to_lp <= GAP_ACCEPTED;
+    }
+}
+
 /// Solves one problem with fresh buffers; see [`Solver::solve`].
 pub fn solve<C: Choices>(costs: &C, budget: f64, current: &[u8]) -> Solution {
     Solver::default().solve(costs, budget, current)
 }
 
 /// The buffers of the solver, kept from one window to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Solver {
+    /// [`SAMPLE_FROM`] and [`SAMPLE`]; tests make them small.
+    sampling: (usize, usize),
+    /// Whether step 5 is done. Searches that solve many problems for their bounds skip it.
+    closes: bool,
     /// Money of all steps in a bucket of efficiency.
     buckets: Vec<f64>,
     /// The steps of the bucket in which the budget ends.
@@ -165,7 +207,31 @@ impl Step {
     }
 }
 
+impl Default for Solver {
+    fn default() -> Solver {
+        Solver {
+            sampling: (SAMPLE_FROM, SAMPLE),
+            closes: true,
+            buckets: Vec::new(),
+            steps: Vec::new(),
+            rank: Vec::new(),
+            closing: Closing::default(),
+        }
+    }
+}
+
 impl Solver {
+    /// The same without step 5: the bound is as good, the answer may be worse.
+    pub(super) fn without_closing() -> Solver {
+        Solver { closes: false, ..Solver::default() }
+    }
+
+    /// The same with a sample of `items` from `from` items on.
+    #[cfg(test)]
+    pub(super) fn with_sampling(from: usize, items: usize) -> Solver {
+        Solver { sampling: (from, items), ..Solver::default() }
+    }
+
     /// Chooses an option for each item: least time with money <= `budget`.
     ///
     /// `current[item]` is the option the item is in now, or the slice is empty if that does not
@@ -194,8 +260,15 @@ impl Solver {
     /// One run of steps 1 to 5. `None` if not even the cheapest choice fits. Rounding may leave the
     /// answer a few ulps over the budget.
     fn attempt<C: Choices>(&mut self, costs: &C, budget: f64, current: &[u8]) -> Option<Solution> {
-        let bucket = self.find_break_bucket(costs, budget, current)?;
-        let mut choice = self.take_above(costs, bucket, current);
+        let sampled = self.bracket(costs, budget, current);
+        let found = sampled.and_then(|buckets| self.take_outside(costs, buckets, budget, current));
+        let (mut choice, bucket) = match found {
+            Some(found) => found,
+            None => {
+                let bucket = self.find_break_bucket(costs, budget, current)?;
+                (self.take_above(costs, bucket, current), bucket)
+            }
+        };
         let (mut perf, mut tco) = totals(costs, &choice);
 
         // Within the bucket: all steps up to the first that does not fit, the break step.
@@ -232,7 +305,7 @@ impl Solver {
         }
 
         let mut proven = perf - lp_bound <= GAP_ACCEPTED * lp_bound;
-        if !proven {
+        if !proven && self.closes {
             let full = choice.clone();
             for &(item, before) in filled.iter().rev() {
                 choice[item as usize] = before;
@@ -248,7 +321,104 @@ impl Solver {
         let lp_bound = lp_bound.min(perf);
         proven |= perf - lp_bound <= GAP_ACCEPTED * lp_bound; // a search cut short may get there
         let gap_to_lp = if perf > 0.0 { (perf - lp_bound) / perf } else { 0.0 };
-        Some(Solution { choice, perf, tco, lp_bound, gap_to_lp, feasible: true, proven })
+        let feasible = true;
+        Some(Solution { choice, perf, tco, lp_bound, lambda, gap_to_lp, feasible, proven })
+    }
+
+    /// The buckets (low, high) between which a sample says that the break lies, if there are
+    /// enough items for one.
+    fn bracket<C: Choices>(
+        &mut self,
+        costs: &C,
+        budget: f64,
+        current: &[u8],
+    ) -> Option<(usize, usize)> {
+        let items = costs.items();
+        if items < self.sampling.0 {
+            return None;
+        }
+        let sample = Sample::new(costs, self.sampling.1);
+        let here = sample.of(current);
+        let share = sample.items() as f64 / items as f64;
+        let (poor, rich) = (1.0 - SAMPLE_ERROR, 1.0 + SAMPLE_ERROR);
+        let low = self.find_break_bucket(&sample, budget * share * rich, &here)?;
+        let high = self.find_break_bucket(&sample, budget * share * poor, &here)?;
+        Some((low, high))
+    }
+
+    /// The short second reading: takes every step above the bucket `high`, and collects those from
+    /// there down to `low`. `None` if the budget ends elsewhere.
+    fn take_outside<C: Choices>(
+        &mut self,
+        costs: &C,
+        (low, high): (usize, usize),
+        budget: f64,
+        current: &[u8],
+    ) -> Option<(Vec<u8>, usize)> {
+        let edge = |bucket: usize| f64::from_bits((bucket as u64) << BUCKET_SHIFT);
+        let (cheap, dear) = (edge(low), edge(high + 1));
+        if high + 1 >= BUCKETS || !dear.is_finite() {
+            return None;
+        }
+        self.steps.clear();
+        self.rank.clear();
+        let mut choice = Vec::with_capacity(costs.items());
+        let mut hull = Hull::new(costs.options());
+        let (mut perf, mut tco) = ([0.0; MAX_TIERS], [0.0; MAX_TIERS]);
+        let (mut spent, mut between) = (0.0, 0.0);
+        for item in 0..costs.items() {
+            costs.row(item, &mut perf, &mut tco);
+            if let Some(option) = sure(&perf, &tco, costs.options(), cheap, dear) {
+                spent += tco[option];
+                choice.push(option as u8);
+                self.rank.push(0);
+                continue;
+            }
+            hull.build(costs, item, current);
+            let taken = self.take_item(costs, &hull, item, (low, high), current);
+            spent += hull.tco[taken];
+            choice.push(hull.option[taken]);
+            self.rank.push(taken as u8);
+            if let Some(step) = self.steps.last().filter(|step| step.item as usize == item) {
+                between += hull.tco[usize::from(step.rank)] - hull.tco[taken];
+            }
+        }
+        let ends_between = spent <= budget && (low == 0 || spent + between > budget);
+        ends_between.then_some((choice, low))
+    }
+
+    /// Takes an item's steps above the bucket `high`, collects those down to `low`, and returns
+    /// how many it took.
+    fn take_item<C: Choices>(
+        &mut self,
+        costs: &C,
+        hull: &Hull,
+        item: usize,
+        (low, high): (usize, usize),
+        current: &[u8],
+    ) -> usize {
+        let mut taken = 0;
+        while taken + 1 < hull.len && bucket_of(hull.slope[taken + 1]) > high {
+            taken += 1;
+        }
+        let here = current.get(item).map(|&option| usize::from(option));
+        for rank in taken + 1..hull.len {
+            if bucket_of(hull.slope[rank]) < low {
+                break;
+            }
+            self.steps.push(Step {
+                slope: hull.slope[rank],
+                perf: hull.perf[rank] - hull.perf[rank - 1],
+                tco: hull.tco[rank] - hull.tco[rank - 1],
+                item: item as u32,
+                rank: rank as u8,
+                option: hull.option[rank],
+                keeps: here.is_some_and(|option| {
+                    option < costs.options() && costs.tco(item, option) >= hull.tco[rank]
+                }),
+            });
+        }
+        taken
     }
 
     /// First reading: sums the money of all steps by efficiency, and returns the bucket in which
@@ -290,31 +460,85 @@ impl Solver {
         let mut hull = Hull::new(costs.options());
         for item in 0..costs.items() {
             hull.build(costs, item, current);
-            let mut taken = 0;
-            while taken + 1 < hull.len && bucket_of(hull.slope[taken + 1]) > bucket {
-                taken += 1;
-            }
+            let taken = self.take_item(costs, &hull, item, (bucket, bucket), current);
             choice.push(hull.option[taken]);
             self.rank.push(taken as u8);
-            for rank in taken + 1..hull.len {
-                if bucket_of(hull.slope[rank]) < bucket {
-                    break;
-                }
-                let here = current.get(item).map(|&option| usize::from(option));
-                self.steps.push(Step {
-                    slope: hull.slope[rank],
-                    perf: hull.perf[rank] - hull.perf[rank - 1],
-                    tco: hull.tco[rank] - hull.tco[rank - 1],
-                    item: item as u32,
-                    rank: rank as u8,
-                    option: hull.option[rank],
-                    keeps: here.is_some_and(|option| {
-                        option < costs.options() && costs.tco(item, option) >= hull.tco[rank]
-                    }),
-                });
-            }
         }
         choice
+    }
+}
+
+/// The option that is best for every price of time from `cheap` to `dear`, if there is one and no
+/// other is as good. Between two prices that agree the best option does not change: an item's steps
+/// fall in efficiency.
+#[inline]
+fn sure(
+    perf: &[f64; MAX_TIERS],
+    tco: &[f64; MAX_TIERS],
+    options: usize,
+    cheap: f64,
+    dear: f64,
+) -> Option<usize> {
+    let (mut low, mut high) = ((f64::INFINITY, 0), (f64::INFINITY, 0));
+    let mut tie = false;
+    for option in 0..options.min(MAX_TIERS) {
+        let a = perf[option] + cheap * tco[option];
+        let b = perf[option] + dear * tco[option];
+        tie |= a == low.0 || b == high.0;
+        if a < low.0 {
+            low = (a, option);
+        }
+        if b < high.0 {
+            high = (b, option);
+        }
+    }
+    (low.1 == high.1 && !tie).then_some(low.1)
+}
+
+/// Every n-th item of a problem, as a problem. The place within the n changes, so that no pattern
+/// in the items' order is met at the same place again and again.
+pub(super) struct Sample<'a, C> {
+    all: &'a C,
+    items: usize,
+    stride: usize,
+}
+
+impl<'a, C: Choices> Sample<'a, C> {
+    /// `items` of them, or all if there are no more.
+    pub(super) fn new(all: &'a C, items: usize) -> Sample<'a, C> {
+        let items = items.min(all.items());
+        Sample { all, items, stride: all.items() / items.max(1) }
+    }
+
+    /// Their part of a list with an entry for each item, or an empty one.
+    pub(super) fn of(&self, list: &[u8]) -> Vec<u8> {
+        if list.is_empty() {
+            return Vec::new();
+        }
+        (0..self.items).map(|item| list[self.item(item)]).collect()
+    }
+
+    /// Which item of the whole is number `item` of the sample.
+    pub(super) fn item(&self, item: usize) -> usize {
+        item * self.stride + item.wrapping_mul(7_919) % self.stride
+    }
+}
+
+impl<C: Choices> Choices for Sample<'_, C> {
+    fn items(&self) -> usize {
+        self.items
+    }
+    fn options(&self) -> usize {
+        self.all.options()
+    }
+    fn perf(&self, item: usize, option: usize) -> f64 {
+        self.all.perf(self.item(item), option)
+    }
+    fn tco(&self, item: usize, option: usize) -> f64 {
+        self.all.tco(self.item(item), option)
+    }
+    fn bytes(&self, item: usize, option: usize) -> f64 {
+        self.all.bytes(self.item(item), option)
     }
 }
 
@@ -325,7 +549,7 @@ fn bucket_of(slope: f64) -> usize {
 }
 
 /// Time and money of a choice, summed in item order, so that everybody gets the same rounding.
-fn totals<C: Choices>(costs: &C, choice: &[u8]) -> (f64, f64) {
+pub(super) fn totals<C: Choices>(costs: &C, choice: &[u8]) -> (f64, f64) {
     let mut sums = (0.0, 0.0);
     for (item, &option) in choice.iter().enumerate() {
         sums.0 += costs.perf(item, usize::from(option));
@@ -344,7 +568,8 @@ fn cheapest<C: Choices>(costs: &C, budget: f64, current: &[u8]) -> Solution {
     }
     let (perf, tco) = totals(costs, &choice);
     let feasible = tco <= budget;
-    Solution { choice, perf, tco, lp_bound: perf, gap_to_lp: 0.0, feasible, proven: !feasible }
+    let (lp_bound, lambda, gap_to_lp, proven) = (perf, 0.0, 0.0, !feasible);
+    Solution { choice, perf, tco, lp_bound, lambda, gap_to_lp, feasible, proven }
 }
 
 /// Lower convex hull of one item's options in the plane of money and time. Fixed arrays: the
@@ -379,10 +604,7 @@ impl Hull {
     fn build<C: Choices>(&mut self, costs: &C, item: usize, current: &[u8]) {
         let mut perf = [0.0; MAX_TIERS];
         let mut tco = [0.0; MAX_TIERS];
-        for option in 0..self.options {
-            perf[option] = costs.perf(item, option);
-            tco[option] = costs.tco(item, option);
-        }
+        costs.row(item, &mut perf, &mut tco);
         // Of options that cost the same in both ways the current one comes first and stays.
         let here = current.get(item).copied();
         let before = |a: u8, b: u8| {

@@ -9,18 +9,27 @@
 //! | [`Waterfall`] | `waterfall.rs` | 5.1 | demote a share of the data, a tier further each window |
 //! | [`Analytical`] | `analytical.rs` | 5.2 | least time in faults for a budget of money |
 //! | [`Torture`] | `torture.rs` | - | everything down, anywhere, at random: for tests |
+//! | [`Slowdown`] | `slowdown.rs` | - | least money for a slowdown that is accepted |
 //!
-//! `mckp.rs` is the solver behind the second, `closing.rs` its last step.
+//! `mckp.rs` is the solver behind the last two, `closing.rs` its last step, `limits.rs` what it does
+//! about media that are full.
 
 mod analytical;
 mod closing;
+pub mod limits;
+#[cfg(test)]
+mod limits_fuzz;
 pub mod mckp;
 #[cfg(test)]
 mod mckp_fuzz;
+mod slowdown;
+#[cfg(test)]
+mod slowdown_tests;
 pub mod torture;
 mod waterfall;
 
 pub use analytical::{Analytical, Expected, Model, RegionChoices};
+pub use slowdown::{Slowdown, SLOWDOWN_DEFAULT};
 pub use torture::Torture;
 pub use waterfall::{Threshold, Waterfall};
 
@@ -44,9 +53,53 @@ pub struct RegionView {
     pub hotness: f32,
     /// Windows behind that average. At 0 nothing is known and policies leave the region alone.
     pub windows_seen: u8,
+    /// Distinct pages touched in the newest window; 0 if only the average is known.
+    pub newest: f32,
+    /// What its pages shrink to, tier by tier, as far as that was seen.
+    pub ratios: Ratios,
+}
+
+/// Stored bytes / original bytes of one region in each tier, as its own pages gave it. One byte a
+/// tier, because there are 1,000,000s of regions: steps of half a per cent, at most 1.275.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ratios([u8; MAX_TIERS]);
+
+impl Ratios {
+    /// Nothing is known: every tier's average holds.
+    pub const UNKNOWN: Ratios = Ratios([0; MAX_TIERS]);
+    const STEPS: f64 = 200.0;
+
+    /// The ratio in the tier of this index, if one is known.
+    #[inline]
+    pub fn get(&self, tier: usize) -> Option<f64> {
+        match self.0[tier] {
+            0 => None,
+            steps => Some(f64::from(steps) / Ratios::STEPS),
+        }
+    }
+
+    /// Notes a ratio, cut to what can be kept: 0.005 to 1.275. Not a number: nothing is known.
+    pub fn set(&mut self, tier: usize, ratio: f64) {
+        let steps = (ratio * Ratios::STEPS).round().clamp(1.0, 255.0);
+        self.0[tier] = if ratio.is_nan() { 0 } else { steps as u8 };
+    }
 }
 
 impl RegionView {
+    /// A region in this tier of which nothing else is known: no pages, no past.
+    pub fn at(id: u64, tier: TierId) -> RegionView {
+        RegionView {
+            id,
+            tier,
+            pages: 0,
+            resident: 0,
+            hotness: 0.0,
+            windows_seen: 0,
+            newest: 0.0,
+            ratios: Ratios::UNKNOWN,
+        }
+    }
+
     /// Hotness as policies use it: not a number and below 0 become 0, and no more pages can be
     /// touched than hold data.
     pub fn hotness_usable(&self) -> f32 {
@@ -129,6 +182,23 @@ pub enum Why {
         /// Budget in US dollars per month (equation 2).
         budget: f64,
     },
+    /// The cheapest placement whose expected time in faults and moves is within a slowdown.
+    WithinSlowdown {
+        /// Slowdown that is accepted, as a share.
+        target: f64,
+        /// Slowdown of the last window, as a share.
+        newest: f64,
+        /// Time in the next window that may be lost, in nanoseconds.
+        budget_ns: f64,
+        /// Share of the accepted slowdown that is made use of; below 1 after it was exceeded.
+        trim: f64,
+        /// Faults that came for each that was expected, as learnt.
+        correction: f64,
+        /// Regions whose demotion waits for a later window.
+        waiting: u64,
+        /// The cheapest placement is at most this much cheaper, as a share of the money.
+        gap: f64,
+    },
     /// The waterfall policy: counts of regions.
     Waterfall {
         /// Hottest region sent to the first tier, in distinct pages per window; 0 if none was.
@@ -163,6 +233,18 @@ impl fmt::Display for Why {
                 "alpha {alpha} allows {budget:.4} USD a month, which even the cheapest placement \
                  exceeds while new regions are held back; it was chosen"
             ),
+            Why::WithinSlowdown { target, newest, budget_ns, trim, correction, waiting, gap } => {
+                write!(
+                    f,
+                    "{:.2} % slower in the last window, {:.2} % are accepted; cheapest placement \
+                     that loses at most {:.1} ms in the next (trim {trim:.2}, {correction:.2} \
+                     faults for each expected), proven to {:.2} %, {waiting} demotions wait",
+                    newest * 100.0,
+                    target * 100.0,
+                    budget_ns / 1e6,
+                    gap * 100.0
+                )
+            }
             Why::Waterfall { hotness_max, cold, further, back } => write!(
                 f,
                 "{cold} regions at or below {hotness_max:.1} pages a window go to T1, {further} \
@@ -175,8 +257,34 @@ impl fmt::Display for Why {
     }
 }
 
+/// What a window did to the application, as measured.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Measured {
+    /// Time that the application's own threads were on a processor in the window, all together,
+    /// in nanoseconds.
+    pub running_ns: f64,
+    /// Time that they waited for pages, all together, in nanoseconds.
+    pub stalled_ns: f64,
+    /// Processor time of Terrace beside that, in nanoseconds.
+    pub cpu_ns: f64,
+    /// Share of it that the application would have used, 0 to 1: 0 while processors idle.
+    pub contention: f64,
+    /// Faults from tiers.
+    pub faults: f64,
+}
+
+impl Measured {
+    /// Processor time taken from the application, in nanoseconds.
+    pub fn taken_ns(&self) -> f64 {
+        self.cpu_ns.max(0.0) * self.contention.clamp(0.0, 1.0)
+    }
+}
+
 /// Decides where regions go.
 pub trait Policy {
+    /// Takes in what the last plan led to. Called before [`Policy::plan`], once a window.
+    fn learn(&mut self, _measured: &Measured) {}
+
     /// Plans the next window. `tiers[0]` is DRAM, and all of them are [`TierCost::is_valid`].
     fn plan(&mut self, regions: &[RegionView], tiers: &[TierCost]) -> Plan;
 }

@@ -134,7 +134,8 @@ mod tests {
     }
 
     fn region(id: u64, hotness: f32, tier: u8, resident: u32) -> RegionView {
-        RegionView { id, pages: 512, resident, tier: TierId(tier), hotness, windows_seen: 4 }
+        let tier = TierId(tier);
+        RegionView { pages: 512, resident, hotness, windows_seen: 4, ..RegionView::at(id, tier) }
     }
 
     fn moves(plan: &Plan) -> Vec<(u64, u8, u8)> {
@@ -203,7 +204,8 @@ mod tests {
             windows_seen in 0u8..6,
         ) -> RegionView {
             let resident = if tier == 0 { pages } else { resident.min(pages) };
-            RegionView { id: 0, pages, resident, tier: TierId(tier), hotness, windows_seen }
+            let view = RegionView::at(0, TierId(tier));
+            RegionView { pages, resident, hotness, windows_seen, ..view }
         }
     }
 

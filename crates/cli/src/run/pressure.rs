@@ -1,0 +1,138 @@
+//! What a window did to an application: how long it ran, how long it waited, and whether the
+//! processor time that Terrace took was wanted by anybody else.
+//!
+//! All of it is read from `/proc` and from the runtime's report, and none of it is exact: a program
+//! that waits for the network runs little, and the slowdown of what little it does is what counts,
+//! down to [`RUNNING_MIN`] of one thread. A program that does nothing at all must still be tiered.
+
+use std::time::Instant;
+
+use terrace_core::plan::Measured;
+use terrace_core::wire::Report;
+
+/// Least running time that a program is taken to have, as a share of one thread's.
+const RUNNING_MIN: f64 = 0.2;
+
+/// A tick of `/proc`, in nanoseconds: `USER_HZ` is 100 on every Linux that Terrace runs on.
+const TICK_NS: u64 = 10_000_000;
+
+/// Reads what a window did to one process.
+pub(super) struct Meter {
+    pid: u32,
+    last: Option<Reading>,
+}
+
+/// Clocks that only run forward.
+#[derive(Clone, Copy)]
+struct Reading {
+    at: Instant,
+    /// Processor time of the process, the runtime's threads included, in nanoseconds.
+    process_ns: u64,
+    /// Time of all processors, busy and altogether, in ticks.
+    busy: u64,
+    all: u64,
+}
+
+impl Meter {
+    pub(super) fn new(pid: u32) -> Meter {
+        Meter { pid, last: None }
+    }
+
+    /// Closes a window: `planner_cpu_ns` is the planner's processor time so far, `before` the
+    /// report of the window before and what it was then. `None` where there is nothing to compare
+    /// with, or `/proc` is silent.
+    pub(super) fn window(
+        &mut self,
+        report: &Report,
+        planner_cpu_ns: u64,
+        before: Option<(&Report, u64)>,
+    ) -> Option<Measured> {
+        let now = self.read()?;
+        let last = self.last.replace(now)?;
+        let (before, planner_before) = before?;
+        let since = |now: u64, then: u64| now.saturating_sub(then) as f64;
+        let faults = |r: &Report| r.tiers.iter().map(|t| t.faults).sum::<u64>();
+
+        let wall_ns = now.at.duration_since(last.at).as_nanos() as f64;
+        let runtime_ns = since(report.runtime_cpu_ns, before.runtime_cpu_ns);
+        let stalled_ns = since(report.stalled_ns, before.stalled_ns);
+        let faults = since(faults(report), faults(before));
+        // The service of faults is in both clocks; it is waited for, so it counts there.
+        let service_ns = (stalled_ns - faults * report.fault_overhead_ns as f64).max(0.0);
+        let cpu_ns = (runtime_ns - service_ns).max(0.0) + since(planner_cpu_ns, planner_before);
+        let own_ns = (since(now.process_ns, last.process_ns) - runtime_ns).max(0.0);
+        let all = since(now.all, last.all);
+        Some(Measured {
+            running_ns: own_ns.max(RUNNING_MIN * wall_ns),
+            stalled_ns,
+            cpu_ns,
+            contention: if all > 0.0 { since(now.busy, last.busy) / all } else { 1.0 },
+            faults,
+        })
+    }
+
+    fn read(&self) -> Option<Reading> {
+        let process = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let machine = std::fs::read_to_string("/proc/stat").ok()?;
+        let (busy, all) = machine_ticks(&machine)?;
+        let process_ns = process_ticks(&process)? * TICK_NS;
+        Some(Reading { at: Instant::now(), process_ns, busy, all })
+    }
+}
+
+/// `utime` + `stime` of `/proc/PID/stat`. The command's name before them may contain anything.
+fn process_ticks(stat: &str) -> Option<u64> {
+    let after = &stat[stat.rfind(')')? + 1..];
+    let mut fields = after.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// Busy and all ticks of `/proc/stat`. Waiting for a disk is not busy.
+fn machine_ticks(stat: &str) -> Option<(u64, u64)> {
+    let line = stat.lines().find(|line| line.starts_with("cpu "))?;
+    // user nice system idle iowait irq softirq steal; guests are counted in user already.
+    let fields: Vec<u64> =
+        line.split_ascii_whitespace().skip(1).take(8).map_while(|f| f.parse().ok()).collect();
+    let idle = fields.get(3)? + fields.get(4)?;
+    let all = fields.iter().sum();
+    Some((all - idle, all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::wire::TierReport;
+
+    #[test]
+    fn proc_is_read_as_it_is_written() {
+        let stat = "7 (a) b) R 1 7 7 0 -1 4194304 1 0 0 0 250 50 9 9 20 0 1 0 5 0 0 0";
+        assert_eq!(process_ticks(stat), Some(300));
+        assert_eq!(process_ticks("7 (a"), None);
+        let machine = "cpu  100 0 50 700 100 10 20 20 5 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(machine_ticks(machine), Some((200, 1_000)));
+        assert_eq!(machine_ticks("cpu 1 2"), None);
+    }
+
+    #[test]
+    fn a_window_is_what_changed_in_it() {
+        let mut meter = Meter::new(std::process::id());
+        let report = |stalled_ns, runtime_cpu_ns, faults| Report {
+            stalled_ns,
+            runtime_cpu_ns,
+            fault_overhead_ns: 1_000,
+            tiers: vec![TierReport { faults, ..TierReport::default() }],
+            ..Report::default()
+        };
+        let first = report(5_000_000, 8_000_000, 100);
+        assert_eq!(meter.window(&first, 1_000, None), None);
+        let second = report(9_000_000, 18_000_000, 1_100);
+        let measured = meter.window(&second, 501_000, Some((&first, 1_000))).expect("compared");
+        assert_eq!((measured.stalled_ns, measured.faults), (4e6, 1_000.0));
+        // 10 ms of the runtime; of the 4 ms waited, 1,000 us were waking up and 3 ms service.
+        assert_eq!(measured.cpu_ns, 7e6 + 500_000.0);
+        assert!(measured.running_ns > 0.0 && (0.0..=1.0).contains(&measured.contention));
+        assert_eq!(Meter::new(u32::MAX).window(&second, 0, Some((&first, 0))), None);
+    }
+}
