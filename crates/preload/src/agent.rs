@@ -108,7 +108,7 @@ fn connect_and_serve(path: &std::path::Path, owner: u32) {
         }
     };
     let Some(tracker) = Tracker::new(rt) else {
-        link.refuse(NO_ROOM);
+        link.refuse(memory::NO_ROOM);
         return link.close();
     };
     let trainer = training::start(rt);

@@ -9,8 +9,8 @@
 //! can reach it.
 
 pub mod clones;
-pub mod inherit;
 pub mod crash;
+pub mod inherit;
 pub mod media;
 pub mod memory;
 pub mod proc;

@@ -365,7 +365,7 @@ impl App {
     // ---- the planner's side ----------------------------------------------------------------
 
     fn plan(&self) {
-        let mut tracker = Tracker::new(self.rt);
+        let mut tracker = Tracker::new(self.rt).expect("a tracker");
         while !self.is_over.get() {
             match below(10) {
                 0..=2 => self.register(),

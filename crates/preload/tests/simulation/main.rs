@@ -15,6 +15,7 @@ mod app;
 mod checks;
 mod interpose;
 mod kernel;
+mod link;
 mod options;
 mod pairs;
 mod schedule;
@@ -44,6 +45,8 @@ mod samples;
 mod stats;
 #[path = "../../src/stores.rs"]
 mod stores;
+#[path = "../../src/torture.rs"]
+mod torture;
 #[path = "../../src/tracker.rs"]
 mod tracker;
 

@@ -12,7 +12,7 @@ use crate::schedule::{self, Random, Stop, Style};
 use crate::stats::Stats;
 use crate::stores::Stores;
 use crate::sys::uffd::{feature, Uffd};
-use crate::sys::{memory, proc, thread};
+use crate::sys::{inherit, memory, proc, thread};
 use crate::{agent, checks, forks};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
@@ -64,6 +64,7 @@ impl Setting {
             latency_ns: 0,
             bandwidth_mib_s: 0,
             place: Place { capacity_bytes: pages * PAGE_BYTES as u64, ..Place::default() },
+            block_kib: 0,
         };
         let slow = r.pick(&[MediumKind::File, MediumKind::File, MediumKind::Dram]);
         let config = Configure {
@@ -77,6 +78,9 @@ impl Setting {
                 tier(Codec::Lz4, Pool::Zsmalloc, slow, r.pick(&[8, 256])),
                 tier(Codec::Lzo, Pool::Z3fold, MediumKind::Dram, 256),
             ],
+            // Movers that give up on their own account, in some seeds.
+            torture_seed: r.pick(&[0, 0, seed]),
+            note: String::new(),
         };
         Setting {
             seed,
@@ -121,6 +125,7 @@ impl World {
             stats: Stats::default(),
             unreadable: memory::carve_unreadable(REGION_BYTES).expect("memory"),
             pagemap: proc::Pagemap::open().expect("pagemap"),
+            smaps: inherit::Smaps::open().expect("smaps"),
             doorbell: Doorbell::new(uffd).expect("a doorbell"),
             samples: SampleSlots::new(uffd).expect("slots"),
             window: AtomicU32::new(1),
@@ -134,8 +139,8 @@ impl World {
         loader::start(rt);
         forks::set_up(rt);
         let queue = Arc::new(Queue::default());
-        for _ in 0..rt.stores.config.move_threads {
-            let mover = Mover::new(rt, queue.clone()).expect("a mover");
+        for number in 0..u64::from(rt.stores.config.move_threads) {
+            let mover = Mover::new(rt, queue.clone(), number).expect("a mover");
             thread::spawn(c"terrace-mover", move || {
                 mover.run();
             });

@@ -27,3 +27,8 @@ pub fn set_nice(_nice: i32) {}
 
 /// See the real one.
 pub fn take_short_turns(_nice: i32) {}
+
+/// See the real one. No signals are simulated.
+pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
