@@ -35,17 +35,6 @@ def test_grow_unprivileged(nobody: Sandbox, program: Compiler) -> None:
     face_both(nobody, program("grow"))
 
 
-def test_grows_down(sandbox: Sandbox, program: Compiler) -> None:
-    """The kernel extends a stack in a fault, below what is registered."""
-    face_both(sandbox, program("grows_down"))
-
-
-@pytest.mark.usefixtures("userfaultfd_for_all")
-def test_grows_down_unprivileged(nobody: Sandbox, program: Compiler) -> None:
-    """And its children have all of it."""
-    face_both(nobody, program("grows_down"))
-
-
 @BOTH
 def test_protect_race(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """A page comes home into a mapping whose protection changes at that moment."""
@@ -54,7 +43,7 @@ def test_protect_race(sandbox: Sandbox, program: Compiler, options: tuple[str, .
 
 ADVICE = [
     "cold", "pageout", "populate_read", "populate_write", "collapse", "hugepage", "nohugepage",
-    "mergeable", "dontfork", "random", "willneed", "dontdump", "dontneed_locked", "guard",
+    "mergeable", "dontfork", "random", "willneed", "dontdump", "dontneed_locked",
 ]  # fmt: skip
 
 
@@ -64,10 +53,16 @@ def test_advice(sandbox: Sandbox, program: Compiler, which: str) -> None:
     face_both(sandbox, program("advice"), which)
 
 
-@pytest.mark.parametrize("which", ["populate_write", "collapse", "hugepage", "guard"])
+@pytest.mark.parametrize("which", ["populate_write", "collapse", "hugepage"])
 def test_advice_under_torture(sandbox: Sandbox, program: Compiler, which: str) -> None:
     """The same while everything moves."""
     face_both(sandbox, program("advice"), which, options=TORTURE)
+
+
+@pytest.mark.xfail(strict=True, reason="no event tells of MADV_GUARD_INSTALL (README, limits)")
+def test_guards(sandbox: Sandbox, program: Compiler) -> None:
+    """A guard drops what was there; when it is removed the page must read as zeros."""
+    face_both(sandbox, program("advice"), "guard")
 
 
 def test_advised(sandbox: Sandbox, program: Compiler) -> None:

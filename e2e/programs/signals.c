@@ -58,15 +58,16 @@ int main(void) {
     action = (struct sigaction){.sa_sigaction = segv, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     MUST(sigaction(SIGSEGV, &action, NULL));
     fill(p + BYTES - 4 * MIB, 4 * MIB, 1);
-    for (size_t i = 5; i < 4096; i += 400) MUST(mprotect(p + i * PAGE, PAGE, PROT_NONE));
+    for (size_t i = 5; i < 1024; i += 100) MUST(mprotect(p + i * PAGE, PAGE, PROT_NONE));
     wait_demoted(BYTES - 4 * MIB);
     int guards = 0;
-    for (size_t i = 5; i < 4096; i += 400, guards++) overrun(p + i * PAGE);
+    for (size_t i = 5; i < 1024; i += 100, guards++) overrun(p + i * PAGE);
     EXPECT(segvs == guards);
     for (size_t i = 0; i < 4096; i++)
-        if (i % 400 != 5) check_page(p + i * PAGE, i, 1);
-    for (size_t i = 5; i < 4096; i += 400) MUST(mprotect(p + i * PAGE, PAGE, PROT_READ));
-    for (size_t i = 5; i < 4096; i += 400) check_page(p + i * PAGE, i, 1);
+        if (i >= 1024 || i % 100 != 5) check_page(p + i * PAGE, i, 1);
+    for (size_t i = 5; i < 1024; i += 100) MUST(mprotect(p + i * PAGE, PAGE, PROT_READ));
+    for (size_t i = 5; i < 1024; i += 100) check_page(p + i * PAGE, i, 1);
+    MUST(mprotect(p, 4 * MIB, PROT_READ | PROT_WRITE));
 
     segvs = 0;
     action = (struct sigaction){.sa_sigaction = unprotect, .sa_flags = SA_SIGINFO};

@@ -21,6 +21,7 @@ use crate::agent;
 use crate::interpose;
 use crate::link;
 use crate::promoter::Promoter;
+use crate::region::{for_overlap, Region};
 use crate::runtime::Runtime;
 use crate::stats;
 use crate::sys::{memory, proc, thread};
@@ -37,8 +38,9 @@ static UNDER_WAY: Mutex<u32> = Mutex::new(0);
 /// The runtime ends, or has ended, while the program goes on.
 static RETIRING: AtomicBool = AtomicBool::new(false);
 static RETIRED: AtomicBool = AtomicBool::new(false);
-/// There was a fork.
-static FORKED: AtomicBool = AtomicBool::new(false);
+/// Forks that were begun, and those of which the pager knows.
+static BEGUN: AtomicU32 = AtomicU32::new(0);
+static SEEN: AtomicU32 = AtomicU32::new(0);
 /// What the sentinel page is filled with, in a child that is whole and, should anything touch it
 /// there, in the parent.
 pub static WHOLE: [u8; PAGE_BYTES] = [1; PAGE_BYTES];
@@ -72,9 +74,9 @@ pub fn runtime() -> Option<&'static Runtime> {
     agent::RUNTIME.get().copied().filter(|_| is_here())
 }
 
-/// Notes that there was a fork, whose child the end of the process has to wait for.
+/// The pager counts a fork whose child it has taken up.
 pub fn note_fork() {
-    FORKED.store(true, Ordering::Relaxed);
+    SEEN.fetch_add(1, Ordering::AcqRel);
 }
 
 /// The runtime whose forks the kernel does not announce, if that is ours.
@@ -84,7 +86,7 @@ fn unannounced() -> Option<&'static Runtime> {
 
 /// In the parent, before a fork.
 pub extern "C" fn prepare() {
-    note_fork();
+    BEGUN.fetch_add(1, Ordering::AcqRel);
     let Some(rt) = unannounced() else { return };
     // Handlers of signals may fork as well.
     thread::without_signals(|| {
@@ -156,16 +158,14 @@ pub extern "C" fn at_exit() {
     if !memory::is_original() || PID.load(Ordering::Relaxed) != std::process::id() {
         return;
     }
-    // With neither a planner gone nor a fork, no call is made that a program's seccomp filter may
-    // not know.
     link::remove_door_if_orphaned();
-    if !FORKED.load(Ordering::Relaxed) {
-        return;
-    }
     let Some(rt) = runtime().filter(|rt| rt.sees_forks()) else { return };
-    // The pager counts a child when it reads the fork's event; a call behind that event says that
-    // it has. Not worth a hang: if the bell cannot be had, the children look after themselves.
-    if rt.doorbell.try_call(|_| ()).is_some() {
+    // The pager counts a child when it handles the fork's event; a call behind that event says that
+    // it has. It is only made where a fork is not accounted for, because a seccomp filter of the
+    // program's may not know it. Not worth a hang: if the bell cannot be had, the children look
+    // after themselves.
+    let all_seen = SEEN.load(Ordering::Acquire) >= BEGUN.load(Ordering::Acquire);
+    if all_seen || rt.doorbell.try_call(|_| ()).is_some() {
         while stats::get(&rt.stats.children_pending) > 0 {
             thread::sleep_us(500);
         }
@@ -187,14 +187,38 @@ pub fn bring_all_home(rt: &'static Runtime) {
         // we looked is over once it answers.
         rt.doorbell.call(|_| ());
         for r in rt.table.all() {
-            while !(0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
-                rt.doorbell.call(move |pager| pager.return_samples(r));
-                promoter.promote(r);
-            }
+            bring_home(rt, &mut promoter, r);
         }
         // Another thread's mremap may have taken pages to a region that was done with.
         if rt.table.carried.load(Ordering::Acquire) == carried {
             return;
         }
     }
+}
+
+/// Brings every page of a region home. Nothing may be moved out meanwhile.
+fn bring_home(rt: &'static Runtime, promoter: &mut Promoter, r: &'static Region) {
+    while !(0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
+        rt.doorbell.call(move |pager| pager.return_samples(r));
+        promoter.promote(r);
+    }
+}
+
+/// Lets go of a range whose mapping our registrations have split, so that it is one mapping again:
+/// the kernel resizes no more than one at a time. `false` if there is no runtime.
+pub fn make_whole(start: u64, len: u64) -> bool {
+    let Some(rt) = runtime() else { return false };
+    thread::without_signals(|| {
+        rt.paused.fetch_add(1, Ordering::AcqRel);
+        agent::drop_plans();
+        rt.doorbell.call(|_| ());
+        if let Some(mut promoter) = Promoter::new(rt) {
+            for_overlap(&rt.table, start, start.saturating_add(len), |r, _| {
+                bring_home(rt, &mut promoter, r);
+            });
+            rt.doorbell.call(move |pager| pager.unregister_range(start, start + len));
+        }
+        rt.paused.fetch_sub(1, Ordering::AcqRel);
+    });
+    true
 }

@@ -2,9 +2,10 @@
 //!
 //! `close` and its relatives keep programs that close "all" descriptors (daemons do) from closing
 //! ours. `_exit` waits for forked children to be whole (`forks.rs`). `mlockall`
-//! stops movement (`locked.rs`). What makes threads and mutexes of some kinds keeps their pages
-//! home (`kept.rs`). Everything about the address space itself comes from userfaultfd events, not
-//! from shims, since libc calls `mmap` and `munmap` internally without passing here.
+//! stops movement (`locked.rs`), and `mremap` is asked again where our registrations were in its
+//! way. What makes threads and mutexes of some kinds keeps their pages home (`kept.rs`). What
+//! happens to the address space is told by userfaultfd events, not by shims, since libc calls `mmap`
+//! and `munmap` internally without passing here.
 
 use crate::forks;
 use crate::kept;
@@ -228,6 +229,30 @@ pub unsafe extern "C" fn munlockall() -> libc::c_int {
         locked::unlocked();
     }
     result as libc::c_int
+}
+
+/// `mremap(2)`. The kernel resizes one mapping, and says EFAULT of what it takes for several: where
+/// registration has split the program's one, it is made whole and the call made again.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn mremap(
+    old: *mut libc::c_void,
+    old_len: libc::size_t,
+    new_len: libc::size_t,
+    flags: libc::c_int,
+    new: *mut libc::c_void,
+) -> *mut libc::c_void {
+    // SAFETY: the caller's call.
+    let call = || unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
+    // SAFETY: errno of the calling thread.
+    let errno = || unsafe { *libc::__errno_location() };
+    let mut result = call();
+    if result == -1 && errno() == libc::EFAULT && forks::make_whole(old as u64, old_len as u64) {
+        result = call();
+    }
+    result as *mut libc::c_void
 }
 
 /// `daemon(3)`: glibc's ends the parent by an internal `_exit` that does not pass here.

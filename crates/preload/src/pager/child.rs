@@ -201,7 +201,6 @@ impl Child {
 impl Pager {
     /// The application forked.
     pub(super) fn forked(&mut self, fd: RawFd) {
-        forks::note_fork();
         let mut missing: Vec<Missing> = Vec::new();
         for region in self.rt.table.all() {
             let mut bits = [0u64; 8];
@@ -217,6 +216,7 @@ impl Pager {
         missing.sort_by_key(|m| m.region.base);
         self.leave_out_wiped(&mut missing);
         self.adopt(Born { fd, missing, moves: Vec::new(), registered: self.registered() });
+        forks::note_fork();
     }
 
     /// Takes off the list what a child gets empty because its parent said so (`MADV_WIPEONFORK`).

@@ -6,7 +6,7 @@
 //! first and lift that for as long as they take (`forks.rs`).
 
 use super::Pager;
-use crate::region::Region;
+use crate::region::{for_overlap, Region};
 use crate::sys::{inherit, memory};
 use std::ops::Range;
 use terrace_core::state::{PAGE_BYTES, REGION_PAGES};
@@ -65,6 +65,24 @@ impl Pager {
         for region in self.rt.table.all() {
             for pages in registered_runs(region) {
                 self.keep_from_children(region, pages);
+            }
+        }
+    }
+
+    /// Ends the registrations in a range, whose pages are at home, and of the regions around it.
+    pub fn unregister_range(&mut self, start: u64, end: u64) {
+        let table = &self.rt.table;
+        for_overlap(table, start, end, |region, _| {
+            self.unregister(region);
+        });
+        // And what a mapping has grown by, which the kernel registers unasked.
+        for m in self.rt.smaps.registered().unwrap_or_default() {
+            let (from, to) = (m.start.max(start), m.end.min(end));
+            if from < to {
+                if !self.rt.sees_forks() {
+                    inherit::set_inherited(from, to - from, true);
+                }
+                let _ = self.uffd.unregister(from, to - from);
             }
         }
     }
