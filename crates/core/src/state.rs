@@ -22,8 +22,8 @@
 //!
 //! Layout of the word: bits 0-2 state, bit 3 [`PageWord::zap_pending`], bit 4
 //! [`PageWord::is_incompressible`], bit 5 [`PageWord::is_kept`], bits 8-11 tier, bits 16-23 window
-//! stamp, bits 32-63 payload (pool handle, sample slot, fill pattern, or what an incompressible page
-//! held).
+//! stamp, bits 32-63 payload (pool handle, sample slot, fill pattern, or what an incompressible
+//! page held).
 
 use crate::tier::{TierId, MAX_TIERS};
 

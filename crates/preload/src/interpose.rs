@@ -357,7 +357,7 @@ pub unsafe extern "C" fn pthread_create(
     };
     if result == 0 {
         // SAFETY: libc has just written there. Whatever is there by now is only an address to us.
-        kept::thread_made(unsafe { *thread } as u64);
+        kept::thread_made(unsafe { *thread });
     }
     if let Some(rt) = rt {
         rt.paused.fetch_sub(1, Ordering::AcqRel);

@@ -409,8 +409,8 @@ impl EventBuffer {
 
     /// The message to handle next: the oldest event, and if there is none, the oldest fault. A
     /// fault that was read together with an event must not be served before it: once the event was
-    /// read the kernel lets both our ioctls and the change go on, and a page filled after the kernel
-    /// has dropped the range would be there with what the program has thrown away.
+    /// read the kernel lets both our ioctls and the change go on, and a page that is filled after
+    /// the kernel has dropped the range would be there with what the program has thrown away.
     pub fn pop(&mut self) -> Option<Event> {
         self.pop_event().or_else(|| self.take_first(|_| true))
     }
