@@ -69,7 +69,8 @@ def drive_rocksdb(stage: Stage) -> str:
     said = stage.run(
         [
             *("db_bench", f"--db={database}", "--num=150000", "--value_size=400", "--seed=7"),
-            "--benchmarks=fillrandom,readrandom,overwrite,readrandom,compact,readseq,verifychecksum",
+            "--benchmarks=fillrandom,readrandom,overwrite,readrandom,compact,readseq,"
+            "verifychecksum",
             *("--threads=1", f"--cache_size={cache}", f"--write_buffer_size={48 << 20}"),
             *("--verify_checksum=true", "--compression_type=lz4"),
         ],
