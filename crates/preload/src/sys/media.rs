@@ -229,8 +229,8 @@ impl Dax {
     fn open(path: &Path, capacity: u64, in_the_clear: bool) -> io::Result<Dax> {
         let flags = libc::O_CLOEXEC | libc::O_NOCTTY;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-        keeps_others_out(&file.metadata()?, in_the_clear)?;
         let (size, align) = size_of(&file)?;
+        keeps_others_out(&file.metadata()?, in_the_clear)?;
         if capacity > size {
             let short = format!("it has {} MiB, not {}", size >> 20, capacity >> 20);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, short));
