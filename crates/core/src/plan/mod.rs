@@ -10,8 +10,8 @@
 //! | [`Analytical`] | `analytical.rs` | 5.2 | least time in faults for a budget of money |
 //! | [`Slowdown`] | `slowdown.rs` | - | least money for a slowdown that is accepted |
 //!
-//! `mckp.rs` is the solver behind the last two, `closing.rs` its last step, `limits.rs` what it does
-//! about media that are full.
+//! `mckp.rs` is the solver behind the last two, `closing.rs` its last step, `limits.rs` what it
+//! does about media that are full.
 
 mod analytical;
 mod closing;
