@@ -2,9 +2,9 @@
 //!
 //! The unit is the region. Of each, a window says how many distinct pages were touched; which ones
 //! is taken to be chance, anew in every window. A touched page that is stored faults, comes home
-//! and stays for the cooling time, as in the runtime; plans are carried out at the end of the window,
-//! as far as the movers get. The policy sees what it would see live: samples of what is in DRAM,
-//! exact faults of what is not, through the same [`RegionHistory`].
+//! and stays for the cooling time, as in the runtime; plans are carried out at the end of the
+//! window, as far as the movers get. The policy sees what it would see live:
+//! samples of what is in DRAM, exact faults of what is not, through the same [`RegionHistory`].
 //!
 //! What is simpler than life: time does not stretch when threads wait, tiers take every page, and
 //! touches are spread over a region evenly, so that a region with a hot and a cold half looks warm

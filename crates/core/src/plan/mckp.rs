@@ -33,7 +33,8 @@
 //! cent of steps around the break. From [`SAMPLE_FROM`] items on a sample says between which two
 //! prices of time the break must lie; an item whose best option is the same at both is done with
 //! two comparisons an option, and only the others need their steps. The totals show whether the
-//! sample was right, and if it was not all items are read again. With many items the gap left is one step in 100,000 and step 5 is
+//! sample was right, and if it was not all items are read again. With many items the gap left is
+//! one step in 100,000 and step 5 is
 //! skipped; with few items step 5 is a search, bounded in work and honest about it
 //! ([`Solution::proven`]). The efficiencies of one item's steps must fall, so an option above the
 //! lower convex hull of (money, time) is no step; step 5 may still choose it.

@@ -11,8 +11,8 @@
 //! | [`Torture`] | `torture.rs` | - | everything down, anywhere, at random: for tests |
 //! | [`Slowdown`] | `slowdown.rs` | - | least money for a slowdown that is accepted |
 //!
-//! `mckp.rs` is the solver behind the last two, `closing.rs` its last step, `limits.rs` what it does
-//! about media that are full.
+//! `mckp.rs` is the solver behind the last two, `closing.rs` its last step, `limits.rs` what it
+//! does about media that are full.
 
 mod analytical;
 mod closing;

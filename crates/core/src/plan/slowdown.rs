@@ -36,9 +36,10 @@
 //!
 //! # Rest
 //!
-//! A move counts in the budget with its share of the stay ([`super::analytical::STAY_WINDOWS`]), and must save at
-//! least [`WORTH`] of a page's price in DRAM. Without the second, regions that no fault ever
-//! touches would change between two tiers of one price with every change of a measured ratio.
+//! A move counts in the budget with its share of the stay (`STAY_WINDOWS` of the analytical
+//! policy), and must save at least [`WORTH`] of a page's price in DRAM. Without the
+//! second, regions that no fault ever touches would change between two tiers of one price with
+//! every change of a measured ratio.
 
 use super::analytical::{Expected, Model, MOVE_NS_PER_PAGE};
 use super::limits::{Limit, Limited, Swapped};
