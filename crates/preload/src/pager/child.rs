@@ -63,6 +63,12 @@ impl Children {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// A page that is at home is about to be taken. Who still misses it misses what was a hole at
+    /// the fork, and must not get what the parent has written there since.
+    pub(super) fn owe_nothing(&mut self, page: u64) {
+        self.0.iter_mut().for_each(|child| child.settle(page));
+    }
 }
 
 impl Child {

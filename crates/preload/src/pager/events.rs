@@ -2,10 +2,10 @@
 
 use super::Pager;
 use crate::region::{for_overlap, page_index, Region};
-use crate::sys::thread;
 use crate::sys::uffd::{Event, Failure};
+use crate::sys::{memory, thread};
 use std::sync::atomic::Ordering;
-use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES};
 
 /// How often a page is carried after a mapping that moves on; each waits for an event, or 20 us.
 const DELIVERIES_MAX: usize = 1000;
@@ -26,6 +26,14 @@ impl Pager {
     /// still in the mapping must not be moved until the kernel has dropped it.
     fn removed(&mut self, start: u64, end: u64) {
         let table = &self.rt.table;
+        // A mapping that was moved while it was being registered is registered where we know
+        // nothing of it. The mark must be there before somebody registers it again.
+        if !memory::is_own(start, end) {
+            let regions = start / REGION_BYTES..end.div_ceil(REGION_BYTES);
+            regions.for_each(|n| {
+                let _ = table.get_or_create(n * REGION_BYTES);
+            });
+        }
         for_overlap(table, start, end, |region, pages| {
             for i in pages {
                 self.void(region, i, true);

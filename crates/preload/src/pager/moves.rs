@@ -116,6 +116,7 @@ impl Pager {
             }
             let end = (i..pages.end).find(|&k| !movable(k)).unwrap_or(pages.end);
             for k in i..end {
+                self.children.owe_nothing(region.address(k));
                 region.update(k, |w| w.stage(tier).unwrap_or(w));
             }
             let to = slot + (i * PAGE_BYTES) as u64;
@@ -198,6 +199,7 @@ impl Pager {
             }
             let Some(slot) = self.rt.samples.take() else { break };
             let Some(sampled) = w.sample(slot) else { continue };
+            self.children.owe_nothing(region.address(i));
             region.replace(i, w, sampled);
             let to = self.rt.samples.address(slot);
             match self.uffd.move_page(to, region.address(i), false) {

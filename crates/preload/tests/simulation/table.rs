@@ -72,24 +72,36 @@ enum Event {
 use Event as E;
 use Kind::{Encoding, Home, HomeZapped, Restoring, Same, Sampled, Staged, Stored, StoredSlowly};
 
+// Short, for the table.
+const H: Kind = Kind::Home;
+const Z: Kind = Kind::HomeZapped;
+const G: Kind = Kind::Staged;
+const C: Kind = Kind::Encoding;
+const T: Kind = Kind::Stored;
+const L: Kind = Kind::StoredSlowly;
+const S: Kind = Kind::Same;
+const M: Kind = Kind::Sampled;
+const R: Kind = Kind::Restoring;
+
 /// What each event makes of each row, in the order of [`ROWS`]. For `Remap`, the word at the new
 /// address.
 #[rustfmt::skip]
 const TABLE: [(Event, [Kind; 10]); 13] = [
-    //                Home     Zapping     Zapped      Staged   Encoding  Stored  StoredSlowly  Same     Sampled  Loading
-    (E::Read,         [Home,    HomeZapped, Home,       Home,    Home,     Home,   Home,         Home,    Home,    Home]),
-    (E::Write,        [Home,    HomeZapped, Home,       Home,    Home,     Home,   Home,         Home,    Home,    Home]),
-    (E::ReadTwice,    [Home,    HomeZapped, Home,       Home,    Home,     Home,   Home,         Home,    Home,    Home]),
-    (E::Remove,       [HomeZapped; 10]),
-    (E::Unmap,        [Home; 10]),
-    (E::Remap,        [Home,    HomeZapped, HomeZapped, Sampled, Sampled,  Stored, StoredSlowly, Same,    Sampled, StoredSlowly]),
-    (E::Fork,         [Home,    HomeZapped, HomeZapped, Staged,  Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
-    (E::MoveOut,      [Staged,  HomeZapped, HomeZapped, Staged,  Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
-    (E::ReturnStaged, [Home,    HomeZapped, HomeZapped, Home,    Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
-    (E::Sample,       [Sampled, HomeZapped, HomeZapped, Staged,  Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
-    (E::Unsample,     [Home,    HomeZapped, HomeZapped, Staged,  Encoding, Stored, StoredSlowly, Same,    Home,    Restoring]),
-    (E::Promote,      [Home,    HomeZapped, HomeZapped, Staged,  Encoding, Home,   Home,         Home,    Sampled, Restoring]),
-    (E::Unregister,   [Home,    HomeZapped, Home,       Staged,  Encoding, Stored, StoredSlowly, Same,    Sampled, Restoring]),
+    // Rows across: Home, Zapping, Zapped, Staged, Encoding, Stored, StoredSlowly, Same,
+    // Sampled, Loading.
+    (E::Read,          [H, Z, H, H, H, H, H, H, H, H]),
+    (E::Write,         [H, Z, H, H, H, H, H, H, H, H]),
+    (E::ReadTwice,     [H, Z, H, H, H, H, H, H, H, H]),
+    (E::Remove,        [Z; 10]),
+    (E::Unmap,         [H; 10]),
+    (E::Remap,         [H, Z, Z, M, M, T, L, S, M, L]),
+    (E::Fork,          [H, Z, Z, G, C, T, L, S, M, R]),
+    (E::MoveOut,       [G, Z, Z, G, C, T, L, S, M, R]),
+    (E::ReturnStaged,  [H, Z, Z, H, C, T, L, S, M, R]),
+    (E::Sample,        [M, Z, Z, G, C, T, L, S, M, R]),
+    (E::Unsample,      [H, Z, Z, G, C, T, L, S, H, R]),
+    (E::Promote,       [H, Z, Z, G, C, H, H, H, M, R]),
+    (E::Unregister,    [H, Z, H, G, C, T, L, S, M, R]),
 ];
 
 const START: u64 = app::BASE;
