@@ -172,7 +172,7 @@ impl Simulation {
         let mut moved = 0.0;
         for step in &plan.moves {
             let region = &mut self.regions[step.region as usize];
-            let pages = region.to_move(step.to, self.machine.cooling_windows);
+            let pages = region.pages_to_move(step.to, self.machine.cooling_windows);
             if step.to != TierId::DRAM && pages > left {
                 continue;
             }
@@ -219,7 +219,7 @@ impl Region {
         }
     }
 
-    fn to_move(&self, to: TierId, cooling: usize) -> f64 {
+    fn pages_to_move(&self, to: TierId, cooling: usize) -> f64 {
         let (cold, stored) = (self.home - self.warm(cooling), self.pages - self.home);
         match to {
             TierId::DRAM => stored,

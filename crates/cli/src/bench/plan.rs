@@ -169,7 +169,8 @@ fn measure(args: &PlanArgs) -> Result<()> {
 
     let above = solution.perf - solution.lp_bound;
     let middle = |times: &[Time], of: fn(&Time) -> f64| of(&times[times.len() / 2]);
-    let (wall, cpu): (fn(&Time) -> f64, fn(&Time) -> f64) = (|t| t.wall_ms, |t| t.cpu_ms);
+    let wall = |t: &Time| t.wall_ms;
+    let cpu = |t: &Time| t.cpu_ms;
     let solve_ms_p50 = middle(&solve_ms, wall);
     let report = Report {
         regions: args.regions,

@@ -174,6 +174,7 @@ mod tests {
             move_threads: 1,
             move_mib_s: 7,
             tiers: tiers_of(config),
+            torture_seed: 0,
             note: write::whole(config),
         };
         Hello { version: VERSION, pid: 9, uffd_features: 0, window: 8, in_force: Some(in_force) }

@@ -308,10 +308,11 @@ impl Dense {
     fn of<C: Choices>(sample: &Sample<C>) -> Dense {
         let mut rows = vec![[[0.0; MAX_TIERS]; 3]; sample.items()];
         for (item, row) in rows.iter_mut().enumerate() {
+            let [perf, tco, bytes] = row;
             for option in 0..sample.options() {
-                row[0][option] = sample.perf(item, option);
-                row[1][option] = sample.tco(item, option);
-                row[2][option] = sample.bytes(item, option);
+                perf[option] = sample.perf(item, option);
+                tco[option] = sample.tco(item, option);
+                bytes[option] = sample.bytes(item, option);
             }
         }
         Dense { options: sample.options(), rows }
@@ -438,8 +439,8 @@ impl<C: Choices> Choices for Priced<'_, C> {
     #[inline]
     fn row(&self, item: usize, perf: &mut [f64; MAX_TIERS], tco: &mut [f64; MAX_TIERS]) {
         self.costs.row(item, perf, tco);
-        for option in 0..self.options() {
-            perf[option] += self.of_bytes(item, option);
+        for (option, perf) in perf.iter_mut().enumerate().take(self.options()) {
+            *perf += self.of_bytes(item, option);
         }
     }
 }

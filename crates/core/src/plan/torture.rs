@@ -77,7 +77,7 @@ mod tests {
     }
 
     fn region(id: u64, tier: u8, resident: u32) -> RegionView {
-        RegionView { id, pages: 512, resident, tier: TierId(tier), hotness: 0.0, windows_seen: 0 }
+        RegionView { pages: 512, resident, ..RegionView::at(id, TierId(tier)) }
     }
 
     #[test]
