@@ -71,6 +71,7 @@ fn configure(r: &mut Random) -> Configure {
                 capacity_bytes: r.number(),
                 is_enciphered: r.below(2) == 0,
             },
+            block_kib: if codec == Codec::Zstd { r.pick(&[0, 0, 16, 32, 64, 17]) } else { 0 },
         }
     };
     Configure {
@@ -80,6 +81,7 @@ fn configure(r: &mut Random) -> Configure {
         move_threads: r.pick(&[0, 1, 1, 8, 8, 9]),
         move_mib_s: r.number() as u32,
         tiers: (0..r.below(6)).map(|_| tier(r)).collect(),
+        torture_seed: r.number(),
         note: text(r),
     }
 }
@@ -237,6 +239,7 @@ fn a_note_is_text_and_bounded() {
             move_threads,
             move_mib_s,
             tiers,
+            torture_seed: 0,
             note,
         })
     };

@@ -24,9 +24,10 @@ use crate::promoter::Promoter;
 use crate::region::{for_overlap, Region};
 use crate::runtime::Runtime;
 use crate::stats;
+use crate::sys::sync::Mutex;
 use crate::sys::{memory, proc, thread};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
 
 /// Address of the sentinel page, 0 if there is none.

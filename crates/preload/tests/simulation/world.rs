@@ -79,7 +79,7 @@ impl Setting {
                 tier(Codec::Lzo, Pool::Z3fold, MediumKind::Dram, 256),
             ],
             // Movers that give up on their own account, in some seeds.
-            torture_seed: r.pick(&[0, 0, seed]),
+            torture_seed: r.pick(&[0, 0, 0, seed]),
             note: String::new(),
         };
         Setting {

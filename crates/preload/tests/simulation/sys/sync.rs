@@ -19,7 +19,7 @@ pub struct MutexGuard<'a, T> {
 
 impl<T> Mutex<T> {
     /// A lock that nobody holds.
-    pub fn new(value: T) -> Mutex<T> {
+    pub const fn new(value: T) -> Mutex<T> {
         Mutex(std::sync::Mutex::new(value))
     }
 
