@@ -27,10 +27,11 @@ test: test-rust test-e2e
 test-rust: cargo
 	cargo test --release --workspace
 
-# `make test-e2e ARGS="-k fork_reads"` runs one hazard.
+# `make test-e2e ARGS="-k fork_reads"` runs one hazard. Most tests wait more than they work, so three
+# run at a time (JOBS=n).
 test-e2e: build $(VENV)/ready
 	@tools/need-packages gcc:gcc redis-server:redis-server
-	cd e2e && ../$(PYTHON) -m pytest $(ARGS)
+	cd e2e && ../$(PYTHON) -m pytest -n $(or $(JOBS),3) --dist loadgroup $(ARGS)
 
 # Real programs under torture (docs/compatibility.md). JSON=path, ONLY=name,..., QUICK=1, SEED=n,
 # JOBS=n. What is not installed is a skipped row.

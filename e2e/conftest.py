@@ -17,6 +17,19 @@ from harness import PROGRAMS, Sandbox, terrace_binary
 UNPRIVILEGED = Path("/proc/sys/vm/unprivileged_userfaultfd")
 
 
+# Tests that set something for the whole machine, or measure it: one after the other, on one worker.
+MACHINE_WIDE_FIXTURES = {"userfaultfd_for_all", "userfaultfd_for_root"}
+MACHINE_WIDE_FILES = {"test_bench.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps what concerns the whole machine on one worker (`--dist loadgroup`)."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if item.path.name in MACHINE_WIDE_FILES or fixtures & MACHINE_WIDE_FIXTURES:
+            item.add_marker(pytest.mark.xdist_group("machine"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Skipped tests are named and counted, so that nobody takes them for passed ones."""
     skipped = terminalreporter.stats.get("skipped", [])

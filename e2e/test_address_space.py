@@ -59,7 +59,6 @@ def test_advice_under_torture(sandbox: Sandbox, program: Compiler, which: str) -
     face_both(sandbox, program("advice"), which, options=TORTURE)
 
 
-@pytest.mark.xfail(strict=True, reason="no event tells of MADV_GUARD_INSTALL (README, limits)")
 def test_guards(sandbox: Sandbox, program: Compiler) -> None:
     """A guard drops what was there; when it is removed the page must read as zeros."""
     face_both(sandbox, program("advice"), "guard")

@@ -205,11 +205,12 @@ fn bring_home(rt: &'static Runtime, promoter: &mut Promoter, r: &'static Region)
     }
 }
 
-/// Lets go of a range whose mapping our registrations have split, so that it is one mapping again:
-/// the kernel resizes no more than one at a time. `false` if there is no runtime.
-pub fn make_whole(start: u64, len: u64) -> bool {
-    let Some(rt) = runtime() else { return false };
-    thread::without_signals(|| {
+/// Does `work` while we have let go of a range of the application's: all of it is home, and nothing
+/// of it registered, so that what our registrations have split is one mapping again. `None`, and
+/// not done, if there is no runtime.
+pub fn while_let_go<T>(start: u64, len: u64, work: impl FnOnce() -> T) -> Option<T> {
+    let rt = runtime()?;
+    Some(thread::without_signals(|| {
         rt.paused.fetch_add(1, Ordering::AcqRel);
         agent::drop_plans();
         rt.doorbell.call(|_| ());
@@ -219,7 +220,8 @@ pub fn make_whole(start: u64, len: u64) -> bool {
             });
             rt.doorbell.call(move |pager| pager.unregister_range(start, start + len));
         }
+        let done = work();
         rt.paused.fetch_sub(1, Ordering::AcqRel);
-    });
-    true
+        done
+    }))
 }

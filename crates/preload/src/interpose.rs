@@ -4,8 +4,8 @@
 //! ours. `_exit` waits for forked children to be whole (`forks.rs`). `mlockall`
 //! stops movement (`locked.rs`), and `mremap` is asked again where our registrations were in its
 //! way. What makes threads and mutexes of some kinds keeps their pages home (`kept.rs`). What
-//! happens to the address space is told by userfaultfd events, not by shims, since libc calls `mmap`
-//! and `munmap` internally without passing here.
+//! happens to the address space is told by userfaultfd events, not by shims, since libc calls
+//! `mmap` and `munmap` internally without passing here.
 
 use crate::forks;
 use crate::kept;
@@ -249,10 +249,32 @@ pub unsafe extern "C" fn mremap(
     // SAFETY: errno of the calling thread.
     let errno = || unsafe { *libc::__errno_location() };
     let mut result = call();
-    if result == -1 && errno() == libc::EFAULT && forks::make_whole(old as u64, old_len as u64) {
-        result = call();
+    if result == -1 && errno() == libc::EFAULT {
+        result = forks::while_let_go(old as u64, old_len as u64, call).unwrap_or(result);
     }
     result as *mut libc::c_void
+}
+
+/// `MADV_GUARD_INSTALL` (Linux 6.13).
+const GUARD_INSTALL: libc::c_int = 102;
+
+/// `madvise(2)`. The kernel drops what is where a guard is put and tells nobody; so what is in tiers
+/// comes home first.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn madvise(
+    start: *mut libc::c_void,
+    len: libc::size_t,
+    advice: libc::c_int,
+) -> libc::c_int {
+    // SAFETY: the caller's call.
+    let call = || unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) as libc::c_int };
+    if advice != GUARD_INSTALL {
+        return call();
+    }
+    forks::while_let_go(start as u64, len as u64, call).unwrap_or_else(call)
 }
 
 /// `daemon(3)`: glibc's ends the parent by an internal `_exit` that does not pass here.

@@ -167,8 +167,8 @@ pub fn remove_door_if_orphaned() {
     }
 }
 
-/// When nobody is to come any more. Where it cannot (another root directory, another user), or does not
-/// come to this, planner or `terrace status` remove what is left.
+/// When nobody is to come any more. Where it cannot (another root directory, another user), or does
+/// not come to this, planner or `terrace status` remove what is left.
 pub fn remove_door() {
     let Some((path, pid)) = DOOR.get() else { return };
     // A child of vfork shares our memory and comes here too.

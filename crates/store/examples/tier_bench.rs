@@ -6,9 +6,9 @@
 //! (or from the given paths), and prints for each codec: ratio (a page above the cut-off counts as
 //! 4 KiB), share of pages refused, and encode and decode time, each page's the least of three
 //! passes; then the checksum, whole tiers (one pass), and what a pool's operations cost and how
-//! much of its pages is objects after churn; and what a page costs that moves to another tier of the
-//! same codec, as it is and by way of decoding and encoding. Percentiles are over pages and include the cost of
-//! reading the clock.
+//! much of its pages is objects after churn; and what a page costs that moves to another tier of
+//! the same codec, as it is and by way of decoding and encoding. Percentiles are over pages and
+//! include the cost of reading the clock.
 //!
 //! With `TERRACE_KERNEL_CODECS` naming the program that `tools/kernel-codecs/build` makes, it also
 //! prints what the kernel's own lzo, lzo-rle and 842 take for the same pages.

@@ -203,7 +203,10 @@ mod tests {
         let then = Config::from_preset(Preset::Auto);
         let args = ConfigArgs { preset: Some(Preset::Tierscape), ..ConfigArgs::default() };
         let why = configuration(&args, &hello(&then), 9).unwrap_err().to_string();
-        assert!(why.contains("cannot be changed while it runs; it has zsmalloc+"), "{why}");
+        assert!(
+            why.contains("cannot be changed while it runs; it has zbud+lz4(1)+dram, "),
+            "{why}"
+        );
         let none = Config { tiers: Vec::new(), ..then };
         assert!(configuration(&args, &hello(&none), 9).unwrap_err().to_string().contains("none"));
     }

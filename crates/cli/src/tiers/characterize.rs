@@ -226,8 +226,12 @@ impl CharacterizeArgs {
                         names.join(", ")
                     );
                 }
-                let meant = |t: &TierSpec| patterns.iter().any(|p| is_meant(&t.name, p));
-                all.into_iter().filter(meant).collect()
+                let names: Vec<String> = all.iter().map(|t| t.name.clone()).collect();
+                let meant = |t: &TierSpec, p: &String| match names.contains(p) {
+                    true => t.name == *p,
+                    false => is_meant(&t.name, p),
+                };
+                all.into_iter().filter(|t| patterns.iter().any(|p| meant(t, p))).collect()
             }
         };
         Ok((chosen, config.dram().clone()))

@@ -116,7 +116,7 @@ fn each_mistake_names_line_key_and_remedy() {
             "[policy]\nthreshold = -1".into(),
             "2: policy.threshold: -1 is out of range; use 0 to 512 (pages",
         ),
-        ("[policy]\nbeta = 1".into(), "2: policy.beta: unknown key; one of kind, alpha, thr"),
+        ("[policy]\nbeta = 1".into(), "2: policy.beta: unknown key; one of kind, alpha, max_s"),
         ("[run]\nwindow_s = 0".into(), "2: run.window_s: 0 is out of range; use 0.1 to 86400"),
         ("[run]\nmove_threads = 0".into(), "2: run.move_threads: 0 is out of range; use 1 to 8"),
         ("[run]\nmove_mib_s = -5".into(), "2: run.move_mib_s: -5 is out of range; use 0 to"),
