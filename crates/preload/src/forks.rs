@@ -205,6 +205,9 @@ fn bring_home(rt: &'static Runtime, promoter: &mut Promoter, r: &'static Region)
     }
 }
 
+/// How often a range is emptied into which other threads move pages that are in tiers.
+const LET_GO_TRIES: usize = 100;
+
 /// Does `work` while we have let go of a range of the application's: all of it is home, and nothing
 /// of it registered, so that what our registrations have split is one mapping again. `None`, and
 /// not done, if there is no runtime.
@@ -214,11 +217,14 @@ pub fn while_let_go<T>(start: u64, len: u64, work: impl FnOnce() -> T) -> Option
         rt.paused.fetch_add(1, Ordering::AcqRel);
         agent::drop_plans();
         rt.doorbell.call(|_| ());
+        let end = start.saturating_add(len);
         if let Some(mut promoter) = Promoter::new(rt) {
-            for_overlap(&rt.table, start, start.saturating_add(len), |r, _| {
-                bring_home(rt, &mut promoter, r);
-            });
-            rt.doorbell.call(move |pager| pager.unregister_range(start, start + len));
+            for _ in 0..LET_GO_TRIES {
+                for_overlap(&rt.table, start, end, |r, _| bring_home(rt, &mut promoter, r));
+                if rt.doorbell.call(move |pager| pager.unregister_range(start, end)) {
+                    break;
+                }
+            }
         }
         let done = work();
         rt.paused.fetch_sub(1, Ordering::AcqRel);

@@ -48,14 +48,30 @@ pub fn entropy_bytes(page: &Page) -> usize {
             count[usize::from(*byte)] += 1;
         }
     }
-    let mut bits = 0.0f32;
+    let page_log2 = log2_256ths(PAGE_SIZE as u32);
+    let mut bits_256ths = 0;
     for symbol in 0..256 {
-        let n = counts.iter().map(|c| f32::from(c[symbol])).sum::<f32>();
-        if n > 0.0 {
-            bits += n * (PAGE_SIZE as f32 / n).log2();
+        let n: u32 = counts.iter().map(|c| u32::from(c[symbol])).sum();
+        if n > 0 {
+            bits_256ths += n * (page_log2 - log2_256ths(n));
         }
     }
-    (bits / 8.0) as usize
+    bits_256ths as usize / (256 * 8)
+}
+
+/// The logarithm of a number from 1 to 2^30, rounded down to 256ths. In whole numbers, because
+/// those of floating point are in a library that we do not want to need.
+fn log2_256ths(n: u32) -> u32 {
+    // A number of one to two, times 2^30; squaring it doubles its logarithm.
+    let mut x = u64::from(n) << (30 - n.ilog2());
+    let mut log = n.ilog2();
+    for _ in 0..8 {
+        x = (x * x) >> 30;
+        let carry = (x >> 31) as u32;
+        x >>= carry;
+        log = log << 1 | carry;
+    }
+    log
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::Pager;
 use crate::region::{for_overlap, Region};
 use crate::sys::{inherit, memory};
 use std::ops::Range;
-use terrace_core::state::{PAGE_BYTES, REGION_PAGES};
+use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
 
 impl Pager {
     /// Keeps pages that were registered just now from children. `false`, and they are no longer
@@ -26,13 +26,19 @@ impl Pager {
         if kept && pages.clone().all(|i| region.is_registered(i)) {
             return true;
         }
-        // Not registered, not kept: page by page, since only some may be there.
-        for i in pages.clone() {
-            inherit::set_inherited(region.address(i), PAGE_BYTES as u64, true);
+        // Not registered, not kept: page by page, since only some may be there. Not so the pages that
+        // are out: they were registered and kept before, and must stay so, or they read as zeros.
+        for i in pages {
+            let at = region.address(i);
+            if region.word(i).state() != PageState::Home {
+                inherit::set_inherited(at, PAGE_BYTES as u64, false);
+                continue;
+            }
+            inherit::set_inherited(at, PAGE_BYTES as u64, true);
+            // What cannot be unregistered is gone, or gets its faults served.
+            let _ = self.uffd.unregister(at, PAGE_BYTES as u64);
+            region.set_registered(i..i + 1, false);
         }
-        // What cannot be unregistered is gone, or has nothing out and gets its faults served.
-        let _ = self.uffd.unregister(start, len);
-        region.set_registered(pages, false);
         false
     }
 
@@ -69,12 +75,15 @@ impl Pager {
         }
     }
 
-    /// Ends the registrations in a range, whose pages are at home, and of the regions around it.
-    pub fn unregister_range(&mut self, start: u64, end: u64) {
+    /// Ends the registrations in a range and of the regions around it. `false`, and the range stays
+    /// as it is, if not all of its pages are home: another thread's `mremap` may have brought some.
+    pub fn unregister_range(&mut self, start: u64, end: u64) -> bool {
         let table = &self.rt.table;
-        for_overlap(table, start, end, |region, _| {
-            self.unregister(region);
-        });
+        let mut is_home = true;
+        for_overlap(table, start, end, |region, _| is_home &= self.unregister(region));
+        if !is_home {
+            return false;
+        }
         // And what a mapping has grown by, which the kernel registers unasked.
         for m in self.rt.smaps.registered().unwrap_or_default() {
             let (from, to) = (m.start.max(start), m.end.min(end));
@@ -85,6 +94,7 @@ impl Pager {
                 let _ = self.uffd.unregister(from, to - from);
             }
         }
+        true
     }
 
     /// Gives up all registrations for good. Every page is at home, and nothing is moved or

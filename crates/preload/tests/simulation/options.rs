@@ -31,6 +31,7 @@ const KEPT: &[(u64, &str)] = &[
     (57, "an unmap behind an mremap took what the child still missed"),
     (1267, "a staged page came home while a fork waited unhandled"),
     (55567, "a child was given what its parent wrote to a hole after the fork"),
+    (95009, "a re-registration that unmapped pages broke off, with pages of the region out"),
     (7846, "a removal of pages in a region that nobody had a record of"),
     (1803, "a child of a child that its parent's feeding did not know"),
 ];
