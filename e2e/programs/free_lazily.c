@@ -18,7 +18,7 @@ int main(void) {
         }
         fill(p, bytes, 2);
         /* Most were in tiers, came back as zeros, and go down again. */
-        wait_demoted(bytes);
+        wait_demoted(bytes / 3);
         check(p, bytes, 2);
         /* Freed while most of it is in memory, and then, without a touch between, again. */
         MUST(madvise(p, bytes, MADV_FREE));

@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::OnceLock;
 use terrace_core::wire::{encode_refusal, split_message, FromRuntime, ToRuntime};
 
+/// Between two attempts at what the kernel has no memory for.
+const RETRY_US: u64 = 1000;
+
 /// Why there is no next message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
@@ -71,9 +74,18 @@ impl Link {
         Some(Link { stream, buffer: Vec::new(), door: open_door(path), owner })
     }
 
-    /// Sends; a planner that is gone is noticed when receiving.
+    /// Sends all of a message; a planner that is gone is noticed when receiving. At a memory limit the
+    /// kernel refuses for a while: half a message would leave both sides waiting for the other.
     pub fn send(&mut self, message: &FromRuntime) {
-        let _ = self.stream.write_all(&message.encode());
+        let bytes = message.encode();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+                Err(e) if may_pass(&e) => thread::sleep_us(RETRY_US),
+                Err(_) => return,
+            }
+        }
     }
 
     /// The next message.
@@ -90,7 +102,7 @@ impl Link {
                     match self.stream.read(&mut chunk) {
                         Ok(0) => return Err(End::Gone),
                         Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
-                        Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                        Err(e) if may_pass(&e) => thread::sleep_us(RETRY_US),
                         Err(_) => return Err(End::Gone),
                     }
                 }
@@ -143,6 +155,12 @@ pub fn refuse_without_heap(path: &Path, why: &str) {
     if let Some(mut stream) = UnixStream::connect(path).ok().filter(trusted) {
         let _ = stream.write_all(encode_refusal(why, &mut message));
     }
+}
+
+/// Whether what failed may succeed when it is tried again.
+fn may_pass(e: &std::io::Error) -> bool {
+    let is_short = |errno| matches!(errno, libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN);
+    e.kind() == ErrorKind::Interrupted || e.raw_os_error().is_some_and(is_short)
 }
 
 fn is_trusted(stream: &UnixStream, owner: u32) -> bool {

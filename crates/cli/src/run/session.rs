@@ -112,6 +112,10 @@ impl Drop for Session {
             // Gone already is as good.
             let _ = std::fs::remove_file(path);
         }
+        // And of processes that ended before we heard of their doors.
+        if let Some(folder) = self.link.parent() {
+            remove_doors_of_the_dead(folder);
+        }
     }
 }
 
@@ -149,6 +153,24 @@ impl Shared {
             }
         }
         self.applications().insert(status.pid, status);
+    }
+}
+
+/// Removes the sockets in `folder` of runtimes whose process is gone.
+fn remove_doors_of_the_dead(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_door = path.extension().is_some_and(|e| e == "runtime");
+        let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+        let is_gone = |pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit(')')
+                .next()
+                .is_none_or(|rest| matches!(rest.trim_start().get(..1), None | Some("Z" | "X")))
+        };
+        if is_door && pid.is_some_and(is_gone) && status::is_deserted(&path) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
