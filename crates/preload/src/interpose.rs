@@ -258,8 +258,8 @@ pub unsafe extern "C" fn mremap(
 /// `MADV_GUARD_INSTALL` (Linux 6.13).
 const GUARD_INSTALL: libc::c_int = 102;
 
-/// `madvise(2)`. The kernel drops what is where a guard is put and tells nobody; so what is in tiers
-/// comes home first.
+/// `madvise(2)`. The kernel drops what is where a guard is put and tells nobody; so what is in
+/// tiers comes home first.
 ///
 /// # Safety
 /// As for libc's.

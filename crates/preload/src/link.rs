@@ -74,8 +74,8 @@ impl Link {
         Some(Link { stream, buffer: Vec::new(), door: open_door(path), owner })
     }
 
-    /// Sends all of a message; a planner that is gone is noticed when receiving. At a memory limit the
-    /// kernel refuses for a while: half a message would leave both sides waiting for the other.
+    /// Sends all of a message; a planner that is gone is noticed when receiving. At a memory limit
+    /// the kernel refuses for a while: half a message would leave both sides waiting for the other.
     pub fn send(&mut self, message: &FromRuntime) {
         let bytes = message.encode();
         let mut rest = &bytes[..];

@@ -26,8 +26,9 @@ impl Pager {
         if kept && pages.clone().all(|i| region.is_registered(i)) {
             return true;
         }
-        // Not registered, not kept: page by page, since only some may be there. Not so the pages that
-        // are out: they were registered and kept before, and must stay so, or they read as zeros.
+        // Not registered, not kept: page by page, since only some may be there. Not so the pages
+        // that are out: they were registered and kept before, and must stay so, or they would read
+        // as zeros.
         for i in pages {
             let at = region.address(i);
             if region.word(i).state() != PageState::Home {

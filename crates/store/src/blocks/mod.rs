@@ -1,10 +1,10 @@
 //! Tiers that compress 16 to 64 KiB at a time and give single pages back.
 //!
 //! To whoever uses the tier nothing changes: a page goes in under a handle, and comes out of it.
-//! Inside, pages gather in a block as they are ([`table`]). The thread that fills it compresses it,
-//! without any lock, and stores the frame in the pool in pieces of at most a page; meanwhile pages
-//! are read where they are. A page of a sealed block is read by decoding the block ([`reader`]),
-//! which the reader keeps: the page after it costs a copy.
+//! Inside, pages gather in a block as they are (`table.rs`). The thread that fills it compresses
+//! it, without any lock, and stores the frame in the pool in pieces of at most a page; meanwhile
+//! pages are read where they are. A page of a sealed block is read by decoding the block
+//! (`reader.rs`), which the reader keeps: the page after it costs a copy.
 //!
 //! What a page of a block costs is paid by all of it. So a page that alone would not come below the
 //! cut-off is refused at the door, as any tier would; a block that does not come below it all the
