@@ -18,10 +18,13 @@ UNPRIVILEGED = Path("/proc/sys/vm/unprivileged_userfaultfd")
 
 
 # Tests that set something for the whole machine, or measure it: one after the other, on one worker.
-MACHINE_WIDE_FIXTURES = {"userfaultfd_for_all", "userfaultfd_for_root"}
+MACHINE_WIDE_FIXTURES = {
+    "userfaultfd_for_all", "userfaultfd_for_root", "filesystem", "small_filesystem", "group",
+}  # fmt: skip
 MACHINE_WIDE_FILES = {"test_bench.py"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keeps what concerns the whole machine on one worker (`--dist loadgroup`)."""
     for item in items:

@@ -71,6 +71,15 @@ def wait_until(what: str, test: Callable[[], bool], timeout_s: float = 10.0) -> 
         time.sleep(POLL_S)
 
 
+def unmount(folder: Path) -> None:
+    """Unmounts; the last process of a program may still be ending."""
+
+    def is_unmounted() -> bool:
+        return subprocess.run(["umount", folder], check=False, timeout=30).returncode == 0
+
+    wait_until(f"{folder} can be unmounted", is_unmounted, 30.0)
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     try:
@@ -116,6 +125,8 @@ class Run:
     timeline: Path
     errors: Path
     lines: list[str] = field(default_factory=list)
+    # On a torture run pages come home at random all the time.
+    wait_share: float = 1.0
     _partial: bytes = b""
 
     @property
@@ -160,6 +171,7 @@ class Run:
     def answer_wait(self, line: str) -> None:
         """Waits for what a `WAIT PID PAGES` line asks for, and lets the program go on."""
         _, pid, pages = line.split()
+        needed = int(int(pages) * self.wait_share)
         # Only windows that end from now on count: what was demoted before may be back.
         seen = len(self.windows(int(pid)))
 
@@ -167,7 +179,7 @@ class Run:
             if self.process.poll() is not None:
                 raise AssertionError(f"terrace ended, program waiting: {self.stderr()}")
             new = self.windows(int(pid))[seen:]
-            return any(pages_in_tiers(window) >= int(pages) for window in new)
+            return any(pages_in_tiers(window) >= needed for window in new)
 
         try:
             wait_until(f"{pages} pages of {pid} in tiers", is_down, DEMOTION_TIMEOUT_S)
@@ -258,7 +270,8 @@ class Sandbox:
                 start_new_session=True,
             )
         try:
-            yield Run(process, timeline, errors)
+            is_torture = any(option.startswith("--torture") for option in options)
+            yield Run(process, timeline, errors, wait_share=0.5 if is_torture else 1.0)
         finally:
             end_session(process)
 

@@ -27,6 +27,7 @@ from harness import (
     faults_from_tiers,
     is_alive,
     pages_in_tiers,
+    unmount,
     wait_until,
 )
 from test_hazards import face
@@ -363,15 +364,6 @@ def filesystem(sandbox: Sandbox) -> Iterator[Filesystem]:
         run("mount", "-o", "errors=continue", device, folder)
         undo.callback(unmount, folder)
         yield Filesystem(folder, image, device)
-
-
-def unmount(folder: Path) -> None:
-    """Unmounts; the last process of the program may still be ending."""
-    for _ in range(50):
-        if subprocess.run(["umount", folder], check=False, timeout=30).returncode == 0:
-            return
-        time.sleep(0.1)
-    pytest.fail(f"{folder} could not be unmounted")
 
 
 def test_a_device_that_fails_on_writing(

@@ -9,6 +9,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -151,8 +152,9 @@ def test_a_strangers_socket_is_not_trusted(
                 line = [str(program("steady")), "8", "now"]
                 with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as tiered:
                     assert listener.stdout.readline() == "heard 0\n"
+                    # It may not have come to its own handler yet.
                     tiered.terminate()
-                    assert tiered.wait(20) == 0
+                    assert tiered.wait(20) in (0, -signal.SIGTERM)
             else:
                 # The link is ours, what it leads to is not.
                 (folder / theirs.name).symlink_to(theirs)

@@ -21,6 +21,10 @@ static ONE: Mutex<()> = Mutex::new(());
 const BUSY_TRIES: u32 = 50;
 const BUSY_WAIT: Duration = Duration::from_millis(20);
 
+/// The same for memory to take pages back from a swap file.
+const MEMORY_TRIES: u32 = 100;
+const MEMORY_WAIT: Duration = Duration::from_millis(100);
+
 /// One thing to put back.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Step {
@@ -41,7 +45,19 @@ impl Step {
                 fs::write(path, value).map_err(|e| format!("{} = {value}: {e}", path.display()))
             }
             Step::SwapOff(path) => {
-                sys::swap_off(path).map_err(|e| format!("swapoff {}: {e}", path.display()))
+                // Somebody at a memory limit may have pages in it that cannot come back just now.
+                let mut tries = 0;
+                loop {
+                    match sys::swap_off(path) {
+                        Err(e) if e.kind() == ErrorKind::OutOfMemory && tries < MEMORY_TRIES => {
+                            tries += 1;
+                            std::thread::sleep(MEMORY_WAIT);
+                        }
+                        other => {
+                            return other.map_err(|e| format!("swapoff {}: {e}", path.display()))
+                        }
+                    }
+                }
             }
             Step::Remove(path) => match fs::remove_file(path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
