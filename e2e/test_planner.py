@@ -108,9 +108,9 @@ def test_a_new_planner_takes_over(
 
                 wait_until(f"a plan with moves: {errors.read_text()}", lambda: bool(plans()))
                 took = time.monotonic() - killed
-                # The figure under load is the machine's; two seconds are nobody's.
+                # What is promised (SPEC.md); 33 ms were measured.
                 print(f"recovered in {took * 1e3:.0f} ms")
-                assert took < 2.0, f"{took:.2f} s; {errors.read_text()}"
+                assert took < 1.0, f"{took:.2f} s; {errors.read_text()}"
                 if options:
                     continue
                 first = plans()[0]
