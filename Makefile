@@ -6,8 +6,8 @@ PYTHON := $(VENV)/bin/python
 TERRACE := $(or $(CARGO_TARGET_DIR),target)/release/terrace
 export TERRACE_BIN ?= $(abspath $(TERRACE))
 
-.PHONY: build demo test test-rust test-e2e sim soak-sim compat ci fmt fmt-check lint doc fuzz soak bench \
-	clean cargo
+.PHONY: build demo test test-rust test-e2e sim soak-sim compat ci fmt fmt-check lint doc fuzz soak \
+	bench bench-paper bench-slowdown clean cargo duckdb
 
 build: cargo
 	cargo build --release --workspace
@@ -29,21 +29,24 @@ test-rust: cargo
 
 # `make test-e2e ARGS="-k fork_reads"` runs one hazard. Most tests wait more than they work, so three
 # run at a time (JOBS=n).
-test-e2e: build $(VENV)/ready
-	@tools/need-packages gcc:gcc redis-server:redis-server
+test-e2e: build $(VENV)/ready duckdb
+	@tools/need-packages gcc:gcc redis-server:redis-server memcached:memcached
 	cd e2e && ../$(PYTHON) -m pytest -n $(or $(JOBS),3) --dist loadgroup $(ARGS)
 
 # Real programs under torture (docs/compatibility.md). JSON=path, ONLY=name,..., QUICK=1, SEED=n,
 # JOBS=n. What is not installed is a skipped row.
-compat: build $(VENV)/ready
+compat: build $(VENV)/ready duckdb
 	@cd e2e && ../tools/need-packages $$(PACKAGES=1 ../$(PYTHON) -m compat) || \
 	  echo "make: rows whose program is missing are skipped" >&2
+	@cd e2e && JSON="$(if $(JSON),$(abspath $(JSON)))" ONLY="$(ONLY)" QUICK="$(QUICK)" \
+	  SEED="$(SEED)" JOBS="$(JOBS)" ../$(PYTHON) -m compat
+
+# What uses it is skipped where it cannot be had.
+duckdb: $(VENV)/ready
 	@$(PYTHON) -c "import duckdb" 2>/dev/null || { \
 	  echo "make: installing $$(cat e2e/compat/requirements.txt) into $(VENV)"; \
 	  $(PYTHON) -m pip install --quiet --disable-pip-version-check \
 	    -r e2e/compat/requirements.txt; } || true
-	@cd e2e && JSON="$(if $(JSON),$(abspath $(JSON)))" ONLY="$(ONLY)" QUICK="$(QUICK)" \
-	  SEED="$(SEED)" JOBS="$(JOBS)" ../$(PYTHON) -m compat
 
 $(VENV)/ready: e2e/requirements.txt
 	@tools/need-packages python3:python3 python3-venv:python3-venv
@@ -94,6 +97,18 @@ soak-sim: cargo
 bench: build
 	$(TERRACE) bench plan
 	$(TERRACE) bench rest
+
+# TierScape's evaluation, the kernel's zswap beside every tier set (docs/results/README.md): hours, as
+# root, on a machine that does nothing else. Interrupted, it goes on. ARGS="--quick --workloads redis"
+bench-paper: build duckdb
+	@tools/need-packages redis-server:redis-server memcached:memcached
+	TERRACE_PYTHON=$(abspath $(PYTHON)) $(TERRACE) bench paper $(ARGS)
+
+# --max-slowdown against the best fixed alpha, on Redis, memcached, a graph and a program that
+# allocates (docs/slowdown.md): hours, on a machine that does nothing else. ARGS="--quick"
+bench-slowdown: build
+	@tools/need-packages redis-server:redis-server memcached:memcached
+	$(TERRACE) bench slowdown $(ARGS)
 
 clean:
 	rm -rf build target

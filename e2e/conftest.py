@@ -21,7 +21,7 @@ UNPRIVILEGED = Path("/proc/sys/vm/unprivileged_userfaultfd")
 MACHINE_WIDE_FIXTURES = {
     "userfaultfd_for_all", "userfaultfd_for_root", "filesystem", "small_filesystem", "group",
 }  # fmt: skip
-MACHINE_WIDE_FILES = {"test_bench.py"}
+MACHINE_WIDE_FILES = {"test_bench.py", "test_paper.py"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups

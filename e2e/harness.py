@@ -89,6 +89,39 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def stop(pid: int) -> None:
+    """SIGSTOP, until every thread of a process has stopped.
+
+    Not at once: a thread may wait in the kernel for the runtime's pager, which has stopped first
+    (for a page in a system call, or for the pager to hear of a mapping that goes).
+    """
+
+    def has_stopped() -> bool:
+        stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+    def is_caught() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if has_stopped():
+                    return True
+            time.sleep(POLL_S)
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    wait_until("every thread has stopped", is_caught, 30.0)
+
+
+def group_of(pid: int) -> int:
+    """Process group of a process; 0 if it has ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
 def children_of(pid: int) -> list[int]:
     """Direct children of a process."""
     try:
@@ -278,9 +311,13 @@ class Sandbox:
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
     """Ends what is left of a session that we started: its process group, by id, and no other."""
+    members = descendants(process.pid)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(20)
+    # Giving a large memory back takes a process a while, during which it is still to be seen.
+    of_group = [pid for pid in members if group_of(pid) == process.pid]
+    wait_until("its processes end", lambda: not any(map(is_alive, of_group)), 20)
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):

@@ -18,8 +18,10 @@ HELLO, REPORT, REFUSED = 65, 66, 67
 CONFIGURE, WINDOW, PLAN = 1, 2, 3
 # Version, pid, features, window and whether there is a configuration in force.
 HELLO_HEAD = struct.Struct("<IIQIB")
-# One region of a report; its address comes first.
-REGION_BYTES = 21
+# One region of a report without its ratios; its address comes first, and a set of tiers last.
+# Behind it come two bytes for each tier of that set.
+REGION_HEAD = struct.Struct("<QBHHBBHIH")
+RATIO_BYTES = 2
 
 
 def message(kind: int, body: bytes) -> bytes:
@@ -100,7 +102,12 @@ class Planner:
         answer = self.receive()
         assert answer is not None and answer[0] == REPORT, answer
         _, count = struct.unpack_from("<II", answer[1])
-        return [struct.unpack_from("<Q", answer[1], 8 + n * REGION_BYTES)[0] for n in range(count)]
+        regions, at = [], 8
+        for _ in range(count):
+            region, *_, with_ratios = REGION_HEAD.unpack_from(answer[1], at)
+            regions.append(region)
+            at += REGION_HEAD.size + RATIO_BYTES * with_ratios.bit_count()
+        return regions
 
     def end(self) -> str:
         """Reads until the runtime hangs up: its last word on why, or nothing."""

@@ -64,8 +64,8 @@ def test_fault_compares_with_zswap_and_zram(
     """Every row has faults, every ratio that can be there is."""
     del kernel_swap
     words = ["--against", "zswap,zram", "--pages", str(PAGES), "--repeat", "1", "--threads", "1,2"]
-    figures = bench(terrace, tmp_path, "fault", *words, "--tier", "zbud+lz4+dram")
-    assert [row["name"] for row in figures["tiers"]] == ["zbud+lz4+dram"]
+    figures = bench(terrace, tmp_path, "fault", *words, "--tier", "zsmalloc+lz4+dram")
+    assert [row["name"] for row in figures["tiers"]] == ["zsmalloc+lz4+dram"]
     assert [at["threads"] for at in figures["threads"]] == [1, 2]
     measured = [row["name"] for row in figures["against"]]
     assert "zswap+lzo" in measured, figures["not_compared"]

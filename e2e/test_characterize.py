@@ -107,7 +107,7 @@ def test_what_is_saved_is_what_auto_is(sandbox: Sandbox) -> None:
     assert "date: " in saved.read_text() and "machine: " in saved.read_text()
 
     listed = sandbox.terrace("tiers", "list").stdout
-    assert "zsmalloc+deflate+dram" in listed and "zbud+lz4" not in listed
+    assert "zsmalloc+deflate+dram" in listed and "zsmalloc+lz4" not in listed
     assert re.search(r"^auto: 1 tiers of .*auto.toml, saved \d{4}-", listed, re.MULTILINE), listed
     ran = sandbox.terrace("run", "--", "true")
     assert ran.returncode == 0 and "terrace: auto: 1 tiers of" in ran.stderr
@@ -116,7 +116,7 @@ def test_what_is_saved_is_what_auto_is(sandbox: Sandbox) -> None:
 
     saved.write_text(saved.read_text().replace("deflate", "inflate"))
     listed = sandbox.terrace("tiers", "list").stdout
-    assert "zbud+lz4+dram" in listed and '"inflate" is not a codec' in listed
+    assert "zsmalloc+lz4+dram" in listed and '"inflate" is not a codec' in listed
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,19 @@ def test_fork_unmaps(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("fork_unmaps"))
 
 
+def test_fork_remaps(sandbox: Sandbox, program: Compiler) -> None:
+    """What registration has split at a fork stays split in the child, whose mremap would fail."""
+    face(sandbox, program("fork_remaps"))
+
+
 def test_fork_fork(sandbox: Sandbox, program: Compiler) -> None:
     """A grandchild depends on a pager two generations up."""
     face(sandbox, program("fork_fork"))
+
+
+def test_fork_ends(sandbox: Sandbox, program: Compiler) -> None:
+    """A page that was shared is not movable until it is written, or readied for that."""
+    face(sandbox, program("fork_ends"))
 
 
 def test_fork_two(sandbox: Sandbox, program: Compiler) -> None:
@@ -259,8 +269,8 @@ def test_stop(sandbox: Sandbox, program: Compiler) -> None:
 # ---- without privilege ---------------------------------------------------------------------------
 
 UNPRIVILEGED = [
-    "touch", "threads", "fork_reads", "fork_unmaps", "fork_fork", "daemonise", "spawn", "exec",
-    "dontneed_race", "remap", "lock",
+    "touch", "threads", "fork_reads", "fork_unmaps", "fork_remaps", "fork_fork", "daemonise",
+    "spawn", "exec", "dontneed_race", "remap", "lock",
 ]  # fmt: skip
 
 

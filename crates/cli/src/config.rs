@@ -9,16 +9,19 @@ use std::path::{Path, PathBuf};
 
 use terrace_core::cost::USD_PER_CORE_MONTH;
 use terrace_core::plan::limits::Limit;
-use terrace_core::plan::SLOWDOWN_DEFAULT;
+use terrace_core::plan::{Money, SLOWDOWN_DEFAULT};
 use terrace_core::tier::{Medium, MediumKind, TierId, TierSpec, MAX_TIERS};
 
 use crate::preset::{self, Preset};
+use cold_age::ColdAgeArgs;
 use saved::Saved;
 
+pub mod cold_age;
 pub mod file;
 pub mod saved;
 pub mod write;
 
+pub use cold_age::ColdAgeConfig;
 pub use file::ConfigError;
 
 /// Length of a profile window when nothing else is asked for. TierScape uses 120 s for programs
@@ -59,14 +62,28 @@ pub enum PolicyKind {
     Slowdown,
     /// Everything below the threshold moves one tier down each window (section 5.1).
     Waterfall,
+    /// Down what is so old that hardly any of it comes back (docs/cold-age.md).
+    ColdAge,
+    /// Everything below the threshold moves to one tier (section 7.1, the baseline).
+    TwoTier,
     /// Nothing is ever demoted; the runtime is only loaded.
     None,
+    /// The same threshold, with the kernel's zswap as the only tier; for `terrace bench paper`,
+    /// which sets zswap up. Not one of [`PolicyKind::ALL`].
+    #[value(hide = true)]
+    KernelTwoTier,
 }
 
 impl PolicyKind {
     /// All policies, as configuration files name them.
-    pub const ALL: [PolicyKind; 4] =
-        [PolicyKind::Analytical, PolicyKind::Slowdown, PolicyKind::Waterfall, PolicyKind::None];
+    pub const ALL: [PolicyKind; 6] = [
+        PolicyKind::Analytical,
+        PolicyKind::Slowdown,
+        PolicyKind::Waterfall,
+        PolicyKind::ColdAge,
+        PolicyKind::TwoTier,
+        PolicyKind::None,
+    ];
 
     /// Name in configuration files and reports.
     pub fn name(self) -> &'static str {
@@ -74,7 +91,10 @@ impl PolicyKind {
             PolicyKind::Analytical => "analytical",
             PolicyKind::Slowdown => "slowdown",
             PolicyKind::Waterfall => "waterfall",
+            PolicyKind::ColdAge => "cold-age",
+            PolicyKind::TwoTier => "two-tier",
             PolicyKind::None => "none",
+            PolicyKind::KernelTwoTier => "kernel-two-tier",
         }
     }
 }
@@ -86,10 +106,16 @@ pub struct PolicyConfig {
     pub kind: PolicyKind,
     /// Knob of `analytical`: 1 keeps everything in DRAM, 0 saves all that can be saved.
     pub alpha: f64,
+    /// In the place of `analytical`'s knob: how much an application's memory may cost.
+    pub money: Option<Money>,
     /// Knob of `slowdown`: how much slower the program may become, as a share.
     pub max_slowdown: f64,
-    /// Knob of `waterfall`.
+    /// Knob of `waterfall` and `two-tier`.
     pub threshold: Threshold,
+    /// The compressed tier of `two-tier`, from 1.
+    pub two_tier: u8,
+    /// Knobs of `cold-age`.
+    pub cold_age: ColdAgeConfig,
     /// Price of processor time in US dollars per core and month; `analytical` saves no memory that
     /// costs more in faults. 0: processor time is free.
     pub usd_per_core_month: f64,
@@ -98,11 +124,15 @@ pub struct PolicyConfig {
 impl Default for PolicyConfig {
     fn default() -> Self {
         PolicyConfig {
-            kind: PolicyKind::Analytical,
+            // The one that asks what an operator can answer.
+            kind: PolicyKind::Slowdown,
             // TierScape's middle setting, 6T-AM-0.5.
             alpha: 0.5,
+            money: None,
             max_slowdown: SLOWDOWN_DEFAULT,
             threshold: Threshold::Moderate,
+            two_tier: 1,
+            cold_age: ColdAgeConfig::default(),
             usd_per_core_month: USD_PER_CORE_MONTH,
         }
     }
@@ -277,6 +307,20 @@ impl Config {
         limits.filter(|(on, _)| !on.is_empty()).map(|(on, most)| Limit::new(on, most)).collect()
     }
 
+    /// Checks what only the whole can be wrong in.
+    fn check_together(&self) -> Result<(), ConfigError> {
+        let (policy, window_s) = (&self.policy, self.run.window_s);
+        if policy.kind == PolicyKind::TwoTier && usize::from(policy.two_tier) > self.tiers.len() {
+            let (number, tiers) = (policy.two_tier, self.tiers.len());
+            let message = format!("there is no tier {number}; use 1 to {tiers}");
+            return Err(option("two-tier")(message));
+        }
+        match policy.kind {
+            PolicyKind::ColdAge => policy.cold_age.check_at(window_s).map_err(option("cold-age")),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether any tier lies on an emulated medium, which every report must say.
     pub fn is_emulated(&self) -> bool {
         self.tiers.iter().any(|t| t.medium.kind == MediumKind::Emulated)
@@ -295,15 +339,29 @@ pub struct ConfigArgs {
     /// Who decides the placement
     #[arg(long, value_enum)]
     pub policy: Option<PolicyKind>,
-    /// Knob of the analytical policy: 1 keeps everything in DRAM, 0 saves all that can be saved
+    /// Knob of the analytical policy, which it chooses: 1 keeps everything in DRAM, 0 saves all
+    /// that can be saved
     #[arg(long, allow_negative_numbers = true)]
     pub alpha: Option<f64>,
-    /// Slowdown of the program that is accepted, such as 5%; chooses the slowdown policy
+    /// Most that the program's memory may cost, in US dollars per month or as a share such as 60%
+    /// of what it costs in DRAM; chooses the analytical policy
+    #[arg(long, value_name = "USD", conflicts_with_all = ["alpha", "max_slowdown"],
+          allow_hyphen_values = true)]
+    pub budget_money: Option<String>,
+    /// Slowdown of the program that is accepted, such as 3%; 5% unless said otherwise. Chooses the
+    /// slowdown policy, which is the default
     #[arg(long, value_name = "PERCENT", conflicts_with = "alpha")]
     pub max_slowdown: Option<String>,
-    /// Threshold of the waterfall policy: conservative, moderate, aggressive, "45%" or a hotness
+    /// Threshold of the policies waterfall and two-tier: conservative, moderate, aggressive, "45%"
+    /// or a hotness
     #[arg(long)]
     pub threshold: Option<String>,
+    /// Compressed tier of the policy two-tier, by its number from 1
+    #[arg(long, value_name = "N")]
+    pub two_tier: Option<u32>,
+    /// Knobs of the policy cold-age
+    #[command(flatten)]
+    pub cold_age: ColdAgeArgs,
     /// Price of processor time in US dollars per core and month; 0 if spare cores cost nothing
     #[arg(long, value_name = "USD", allow_negative_numbers = true)]
     pub usd_per_core_month: Option<f64>,
@@ -366,15 +424,30 @@ impl ConfigArgs {
             config.policy.max_slowdown = parse_slowdown(text).map_err(option("--max-slowdown"))?;
             config.policy.kind = PolicyKind::Slowdown;
         }
+        if let Some(text) = &self.budget_money {
+            let money = parse_money(text).map_err(option("--budget-money"))?;
+            config.policy.money = Some(money);
+            config.policy.kind = PolicyKind::Analytical;
+        }
+        if self.alpha.is_some() {
+            config.policy.kind = PolicyKind::Analytical;
+        }
         if let Some(kind) = self.policy {
+            self.contradicts(kind)?;
             config.policy.kind = kind;
         }
         if let Some(alpha) = self.alpha {
             config.policy.alpha = check_alpha(alpha).map_err(option("--alpha"))?;
+            // What a file says of money gives way, as any other value of it does.
+            config.policy.money = None;
         }
         if let Some(threshold) = &self.threshold {
             config.policy.threshold = Threshold::parse(threshold).map_err(option("--threshold"))?;
         }
+        if let Some(number) = self.two_tier {
+            config.policy.two_tier = check_tier_number(number).map_err(option("--two-tier"))?;
+        }
+        self.cold_age.put_over(&mut config.policy.cold_age)?;
         if let Some(usd) = self.usd_per_core_month {
             config.policy.usd_per_core_month =
                 check_core_price(usd).map_err(option("--usd-per-core-month"))?;
@@ -388,7 +461,27 @@ impl ConfigArgs {
         if let Some(mib_s) = self.move_mib_s {
             config.run.move_mib_s = mib_s;
         }
+        config.check_together()?;
         Ok(config)
+    }
+}
+
+impl ConfigArgs {
+    /// Refuses a policy together with the knob of another that would choose that one. `none`
+    /// contradicts neither: it switches off what would be chosen.
+    fn contradicts(&self, kind: PolicyKind) -> Result<(), ConfigError> {
+        let money = self.budget_money.is_some() && kind != PolicyKind::Analytical;
+        let slowdown = self.max_slowdown.is_some() && kind != PolicyKind::Slowdown;
+        let (knob, what, chosen) = match (kind, money, slowdown) {
+            (PolicyKind::None, ..) | (_, false, false) => return Ok(()),
+            (_, true, _) => ("--budget-money", "an amount of money", PolicyKind::Analytical),
+            (_, false, true) => ("--max-slowdown", "a slowdown", PolicyKind::Slowdown),
+        };
+        Err(option(knob)(format!(
+            "{what} is a budget of the policy {}, and --policy says {}; leave one of the two out",
+            chosen.name(),
+            kind.name()
+        )))
     }
 }
 
@@ -421,8 +514,33 @@ pub(crate) fn parse_slowdown(text: &str) -> Result<f64, String> {
     Ok(check_number(percent, 0.0, 1_000.0, "per cent slower")? / 100.0)
 }
 
+/// Reads an amount of money as files and the command line write it: `12.50` US dollars per month,
+/// or `60%` of what the application costs in DRAM.
+pub(crate) fn parse_money(text: &str) -> Result<Money, String> {
+    let share = text.strip_suffix('%');
+    let number: f64 = share.unwrap_or(text).trim().parse().map_err(|_| {
+        format!(
+            "{text:?} is not an amount of money; use US dollars per month such as 12.50, or a \
+             share of what it costs in DRAM such as \"60%\""
+        )
+    })?;
+    match share {
+        Some(_) => Ok(Money::Share(check_number(number, 0.0, 100.0, "per cent of DRAM")? / 100.0)),
+        None => Ok(Money::Usd(check_number(number, 0.0, 1e9, "US dollars per month")?)),
+    }
+}
+
 pub(crate) fn check_core_price(usd: f64) -> Result<f64, String> {
     check_number(usd, 0.0, 10_000.0, "US dollars per core and month")
+}
+
+pub(crate) fn check_tier_number(number: u32) -> Result<u8, String> {
+    match u8::try_from(number) {
+        Ok(n) if (1..=COMPRESSED_TIERS_MAX).contains(&usize::from(n)) => Ok(n),
+        _ => Err(format!(
+            "{number} is out of range; use 1 to {COMPRESSED_TIERS_MAX} (compressed tiers)"
+        )),
+    }
 }
 
 pub(crate) fn check_window_s(window_s: f64) -> Result<f64, String> {
@@ -533,9 +651,56 @@ mod tests {
         assert_eq!((policy.kind, policy.max_slowdown), (PolicyKind::Slowdown, 0.025));
         let policy = args(Some(PolicyKind::None), "7").resolve().unwrap().policy;
         assert_eq!((policy.kind, policy.max_slowdown), (PolicyKind::None, 0.07));
+        let same = args(Some(PolicyKind::Slowdown), "3%").resolve().unwrap().policy;
+        assert_eq!((same.kind, same.max_slowdown), (PolicyKind::Slowdown, 0.03));
+        // Another policy would not keep the promise that was asked for.
+        for kind in PolicyKind::ALL {
+            if matches!(kind, PolicyKind::None | PolicyKind::Slowdown) {
+                continue;
+            }
+            let error = args(Some(kind), "5%").resolve().unwrap_err().to_string();
+            let says = format!("--policy says {}", kind.name());
+            assert!(error.starts_with("--max-slowdown: ") && error.contains(&says), "{error}");
+        }
         for wrong in ["much", "-1%", "2000%", "NaN"] {
             let error = args(None, wrong).resolve().unwrap_err().to_string();
             assert!(error.starts_with("--max-slowdown: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn without_a_word_a_slowdown_is_kept_and_an_alpha_chooses_its_policy() {
+        let policy = ConfigArgs::default().resolve().unwrap().policy;
+        assert_eq!((policy.kind, policy.max_slowdown), (PolicyKind::Slowdown, 0.05));
+        let args = |policy| ConfigArgs { policy, alpha: Some(0.2), ..ConfigArgs::default() };
+        let policy = args(None).resolve().unwrap().policy;
+        assert_eq!((policy.kind, policy.alpha), (PolicyKind::Analytical, 0.2));
+        let named = args(Some(PolicyKind::Waterfall)).resolve().unwrap().policy;
+        assert_eq!(named.kind, PolicyKind::Waterfall);
+    }
+
+    #[test]
+    fn an_amount_of_money_chooses_the_policy_that_keeps_it() {
+        let args = |policy, text: &str| ConfigArgs {
+            policy,
+            budget_money: Some(text.into()),
+            preset: Some(Preset::Tierscape),
+            ..ConfigArgs::default()
+        };
+        for (text, money) in [("12.5", Money::Usd(12.5)), ("60%", Money::Share(0.6))] {
+            for kind in [None, Some(PolicyKind::Analytical)] {
+                let policy = args(kind, text).resolve().unwrap().policy;
+                assert_eq!((policy.kind, policy.money), (PolicyKind::Analytical, Some(money)));
+            }
+        }
+        // To switch it off is no contradiction; to ask for another policy is.
+        let off = args(Some(PolicyKind::None), "1").resolve().unwrap();
+        assert_eq!(off.policy.kind, PolicyKind::None);
+        let error = args(Some(PolicyKind::Waterfall), "1").resolve().unwrap_err().to_string();
+        assert!(error.contains("--policy says waterfall"), "{error}");
+        for wrong in ["much", "-1", "120%", "NaN", "-3%", "%"] {
+            let error = args(None, wrong).resolve().unwrap_err().to_string();
+            assert!(error.starts_with("--budget-money: "), "{error}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The `terrace` command, as a library so that its parts can be tested.
 //!
-//! [`run`] starts a program and plans for it; [`status`], [`doctor`] and [`tiers`] answer
-//! questions; [`mod@bench`] and [`demo`] measure. [`config`] and [`preset`] say what is wanted,
-//! [`preflight`] what is possible.
+//! [`run`] starts a program and plans for it; [`status`], [`explain`], [`doctor`] and [`tiers`]
+//! answer questions; [`mod@bench`] and [`demo`] measure. [`config`] and [`preset`] say what is
+//! wanted, [`preflight`] what is possible.
 #![deny(unsafe_code)]
 
 pub mod bench {
@@ -15,17 +15,23 @@ pub mod bench {
     mod ground;
     pub mod kernel_swap;
     mod launched;
+    pub mod paper;
     pub mod plan;
     pub mod pools;
     pub mod rest;
+    pub mod workloads;
 }
 pub mod config;
 pub mod demo;
 pub mod doctor;
+pub mod explain;
 pub mod machine;
 pub mod media;
+pub mod policy;
 pub mod preflight;
 pub mod preset;
 pub mod run;
+pub mod sim;
 pub mod status;
 pub mod tiers;
+pub mod trace;

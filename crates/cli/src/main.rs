@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use terrace_cli::config::ConfigArgs;
-use terrace_cli::{bench, demo, doctor, run, status, tiers};
+use terrace_cli::{bench, demo, doctor, explain, run, sim, status, tiers};
 
 /// Spreads a program's memory over many tiers and keeps every part on the cheapest one that its
 /// slowdown budget allows.
@@ -29,6 +29,8 @@ enum Verb {
         /// Only this session or application
         pid: Option<u32>,
     },
+    /// Why a program's memory is where it is, and what the alternatives would have cost
+    Explain(explain::ExplainArgs),
     /// Check what this machine offers and how to mend what is missing
     Doctor {
         /// Print JSON
@@ -40,6 +42,8 @@ enum Verb {
         #[command(subcommand)]
         verb: TiersVerb,
     },
+    /// Replay what `run --record` wrote through other policies and tiers, or make such traces
+    Sim(sim::SimArgs),
     /// Redis on many tiers, measured against plain DRAM, every value checked
     Demo(demo::DemoArgs),
     /// Measure
@@ -71,12 +75,19 @@ enum BenchVerb {
     Demote(bench::demote::DemoteArgs),
     /// Fault latency of every tier, side by side with the kernel's zswap and zram
     Fault(bench::fault::FaultArgs),
+    /// TierScape's evaluation, the kernel's zswap beside every tier set
+    Paper(Box<bench::paper::PaperArgs>),
     /// The planner: time and distance to the optimum
     Plan(bench::plan::PlanArgs),
     /// Memory that the pools take, beside the kernel's zsmalloc
     Pools(bench::pools::PoolsArgs),
     /// Cost at rest: throughput with the runtime loaded and nothing demoted
     Rest(bench::rest::RestArgs),
+    /// --max-slowdown held against the best fixed alpha, on programs that change
+    Slowdown(Box<bench::paper::slowdown::SlowdownArgs>),
+    /// A workload of `bench paper` and `bench slowdown`
+    #[command(hide = true)]
+    Work(bench::workloads::WorkArgs),
 }
 
 fn main() -> ExitCode {
@@ -84,6 +95,7 @@ fn main() -> ExitCode {
         Verb::Run(args) => run::run(args),
         Verb::Attach(args) => run::attach::attach(args),
         Verb::Status { json, pid } => status::run(json, pid).map(|()| 0),
+        Verb::Explain(args) => explain::run(args).map(|()| 0),
         Verb::Doctor { json } => Ok(doctor::run(json)),
         Verb::Tiers { verb: TiersVerb::List { config, json } } => {
             tiers::list(&config, json).map(|()| 0).map_err(Into::into)
@@ -91,13 +103,22 @@ fn main() -> ExitCode {
         Verb::Tiers { verb: TiersVerb::Characterize(args) } => {
             tiers::characterize::run(args).map(|()| 0)
         }
+        Verb::Sim(args) => sim::run(args).map(|text| {
+            print!("{text}");
+            0
+        }),
         Verb::Demo(args) => demo::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Churn(args) } => bench::churn::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Demote(args) } => bench::demote::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Fault(args) } => bench::fault::run(args).map(|()| 0),
+        Verb::Bench { verb: BenchVerb::Paper(args) } => bench::paper::run(*args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Plan(args) } => bench::plan::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Pools(args) } => bench::pools::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Rest(args) } => bench::rest::run(args).map(|()| 0),
+        Verb::Bench { verb: BenchVerb::Slowdown(args) } => {
+            bench::paper::slowdown::run(*args).map(|()| 0)
+        }
+        Verb::Bench { verb: BenchVerb::Work(args) } => bench::workloads::run(args),
     };
     match outcome {
         Ok(code) => ExitCode::from(code.clamp(0, 255) as u8),

@@ -152,15 +152,8 @@ mod tests {
 
     #[test]
     fn blocks_are_said() {
-        let mut config = Config::from_preset(Preset::Auto);
-        let dram = config.dram().clone();
-        config.tiers.push(terrace_core::tier::TierSpec::with_blocks(
-            terrace_core::tier::Pool::Zsmalloc,
-            64,
-            dram,
-        ));
-        let rows = rows(&config);
-        assert_eq!((rows[3].block_kib, rows[4].block_kib), (0, 64));
+        let rows = rows(&Config::from_preset(Preset::Auto));
+        assert_eq!((rows[2].block_kib, rows[3].block_kib), (0, 64));
         assert_eq!(table(&rows).matches("64 KiB compressed together").count(), 1);
     }
 

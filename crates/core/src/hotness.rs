@@ -21,6 +21,8 @@
 //! to avoid is to demote what is in use. With `k` = 4 and no hit, 512 present pages are estimated
 //! at 512 * 1/6 = 85 pages, then 28, 9, 3: after four quiet windows a region counts as cold.
 
+use crate::setback::Setbacks;
+
 /// Pages in a region: 2 MiB of 4 KiB pages.
 pub const PAGES_PER_REGION: u16 = 512;
 
@@ -30,6 +32,10 @@ pub const WINDOWS: usize = 4;
 /// Weight of a region's past, in watched pages. 2 against the 4 to 8 real samples of a window lets
 /// two windows of evidence overturn any past, and still halves the noise of a single window.
 pub const PRIOR_SAMPLES: f32 = 2.0;
+
+/// Windows that the long average runs over: long enough for what a program does
+/// now and then.
+pub const LONG_WINDOWS: u8 = 32;
 
 /// Share of pages taken to be in use before anything was seen of a region.
 const SHARE_UNKNOWN: f32 = 0.5;
@@ -54,15 +60,19 @@ pub struct WindowSeen {
     pub faults: u16,
 }
 
-/// The last four windows of one region. 12 bytes, since there are 100,000s of regions.
+/// The last four windows of one region, the mean of many, and its setbacks. 16 bytes, since there
+/// are 100,000s of regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionHistory {
     /// Estimates in 1/64 page, newest first.
     recent: [u16; WINDOWS],
     /// Share of the region's pages touched in the newest window, in 1/65535: the next prior.
     share: u16,
+    /// Mean of the last windows, those of long ago less and less, in 1/64 page.
+    long: u16,
     /// Windows seen, saturating.
     seen: u8,
+    setbacks: Setbacks,
 }
 
 impl Default for RegionHistory {
@@ -70,7 +80,9 @@ impl Default for RegionHistory {
         RegionHistory {
             recent: [0; WINDOWS],
             share: (SHARE_UNKNOWN * f32::from(u16::MAX)) as u16,
+            long: 0,
             seen: 0,
+            setbacks: Setbacks::default(),
         }
     }
 }
@@ -96,6 +108,7 @@ impl RegionHistory {
         let estimate = f32::from(seen.faults.min(stored)) + f32::from(present) * share;
 
         let pages = present + stored;
+        self.setbacks.observe(pages, stored, seen.faults.min(stored));
         if pages > 0 {
             let touched = (estimate / f32::from(pages)).min(1.0);
             self.share = (touched * f32::from(u16::MAX)).round() as u16;
@@ -103,6 +116,11 @@ impl RegionHistory {
         self.recent.rotate_right(1);
         self.recent[0] = (estimate * STEPS_PER_PAGE).round() as u16;
         self.seen = self.seen.saturating_add(1);
+        // In steps of 1/64 page a mean over 32 windows would never fall below half a page; the part
+        // that is rounded away is rounded down.
+        let (long, newest) = (i32::from(self.long), i32::from(self.recent[0]));
+        let windows = i32::from(self.seen.min(LONG_WINDOWS));
+        self.long = (long + (newest - long).div_euclid(windows)).clamp(0, newest.max(long)) as u16;
         estimate
     }
 
@@ -117,9 +135,19 @@ impl RegionHistory {
         sum as f32 / STEPS_PER_PAGE / windows as f32
     }
 
+    /// Distinct pages touched per window on average over about [`LONG_WINDOWS`] windows, 0 to 512.
+    pub fn long(&self) -> f32 {
+        f32::from(self.long) / STEPS_PER_PAGE
+    }
+
     /// Estimate of the newest window in distinct pages, 0 to 512.
     pub fn newest(&self) -> f32 {
         f32::from(self.recent[0]) / STEPS_PER_PAGE
+    }
+
+    /// Windows that it should still be left alone ([`Setbacks::rest_windows`]).
+    pub fn rest_windows(&self) -> u8 {
+        self.setbacks.rest_windows()
     }
 
     /// Windows taken in so far, saturating at 255.
@@ -139,7 +167,7 @@ mod tests {
 
     #[test]
     fn stays_small() {
-        assert!(core::mem::size_of::<RegionHistory>() <= 12);
+        assert!(core::mem::size_of::<RegionHistory>() <= 16);
     }
 
     #[test]

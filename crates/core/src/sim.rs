@@ -1,22 +1,25 @@
 //! An application and its runtime as arithmetic: how a policy fares on touches that are given.
 //!
-//! The unit is the region. Of each, a window says how many distinct pages were touched; which ones
-//! is taken to be chance, anew in every window. A touched page that is stored faults, comes home
-//! and stays for the cooling time, as in the runtime; plans are carried out at the end of the
-//! window, as far as the movers get. The policy sees what it would see live:
-//! samples of what is in DRAM, exact faults of what is not, through the same [`RegionHistory`].
+//! The unit is the region. Of each, a window says how many distinct pages were touched. A region
+//! has a *core*, pages that are touched first and in every window alike; which pages of the rest
+//! are touched is taken to be chance, anew in every window. A touched page that is stored faults,
+//! comes home and stays for the cooling time, as in the runtime; plans are carried out at the end
+//! of the window, as far as the movers get. The policy sees what it would see live: samples of what
+//! is in DRAM, exact faults of what is not, through the same [`RegionHistory`].
 //!
 //! What is simpler than life: time does not stretch when threads wait, tiers take every page, and
-//! touches are spread over a region evenly, so that a region with a hot and a cold half looks warm
-//! all over and faults more than it would.
+//! without a core touches are spread over a region evenly, so that a region with a hot and a cold
+//! half looks warm all over and faults more than it would. [`crate::load`] finds the cores of
+//! applications that were recorded.
 
 use crate::cost::{self, TierCost};
-use crate::hotness::{RegionHistory, WindowSeen};
-use crate::plan::{Measured, Plan, Policy, RegionView};
+use crate::hindsight::Seen;
+use crate::hotness::{RegionHistory, WindowSeen, PAGES_PER_REGION};
+use crate::plan::{Measured, Plan, Policy, Ratios, RegionView};
 use crate::tier::{TierId, MAX_TIERS};
 
 /// Longest cooling that is simulated, in windows.
-const COOLING_MAX: usize = 16;
+pub(crate) const COOLING_MAX: usize = 16;
 
 /// What the application runs on.
 #[derive(Clone, Debug)]
@@ -65,12 +68,9 @@ impl Outcome {
 
 #[derive(Clone, Copy, Debug)]
 struct Region {
-    pages: f64,
-    tier: TierId,
-    /// Pages at home, all of them while the tier is DRAM.
-    home: f64,
-    /// How many of those came back in each of the last windows, newest first.
-    recent: [f64; COOLING_MAX],
+    id: u64,
+    body: Body,
+    ratios: Ratios,
     history: RegionHistory,
     seen: WindowSeen,
 }
@@ -83,18 +83,65 @@ pub struct Simulation {
     views: Vec<RegionView>,
     /// Processor time of the moves since the last window, in nanoseconds.
     moving_ns: f64,
+    fault_share: f64,
 }
 
 impl Simulation {
     /// An application with regions of these many pages (0 to 512), all in DRAM.
     pub fn new(machine: Machine, pages: &[u16]) -> Simulation {
-        let regions = pages.iter().map(|&pages| Region::of(pages)).collect();
-        Simulation { machine, regions, views: Vec::new(), moving_ns: 0.0 }
+        let mut simulation = Simulation {
+            machine,
+            regions: Vec::new(),
+            views: Vec::new(),
+            moving_ns: 0.0,
+            fault_share: 1.0,
+        };
+        simulation.grow(pages);
+        simulation
+    }
+
+    /// The same, told which share of the pages that come home do so by a fault of their own, 0 to
+    /// 1; the others were brought along by the fault of a scan.
+    pub fn with_fault_share(self, share: f64) -> Simulation {
+        Simulation { fault_share: share.clamp(0.0, 1.0), ..self }
     }
 
     /// More regions, behind those there are.
     pub fn grow(&mut self, pages: &[u16]) {
-        self.regions.extend(pages.iter().map(|&pages| Region::of(pages)));
+        for &pages in pages {
+            let id = (self.regions.len() as u64) << 21;
+            self.regions.push(Region {
+                id,
+                body: Body::new(f64::from(pages.min(PAGES_PER_REGION)), 0.0),
+                ratios: Ratios::UNKNOWN,
+                history: RegionHistory::new(),
+                seen: WindowSeen::default(),
+            });
+        }
+    }
+
+    /// Makes region `index` one of this address, with a core of so many pages (at most all) and
+    /// ratios of its own. Before its first window.
+    pub fn describe(&mut self, index: usize, id: u64, core_pages: f64, ratios: Ratios) {
+        let region = &mut self.regions[index];
+        (region.id, region.ratios) = (id, ratios);
+        region.body = Body::new(region.body.pages(), core_pages);
+    }
+
+    /// Region `index` has this many pages from now on (0 to 512): new ones are at home, and those
+    /// that go are taken evenly.
+    pub fn set_pages(&mut self, index: usize, pages: u16) {
+        self.regions[index].body.resize(f64::from(pages.min(PAGES_PER_REGION)));
+    }
+
+    /// Money of the placement of region `index` for a window before which `before` pages were at
+    /// home, in US dollars a month.
+    fn tco(&self, index: usize, before: f64) -> f64 {
+        let region = &self.regions[index];
+        let tier = region.body.tier.index();
+        let home = (before + region.body.home()) / 2.0;
+        home * self.machine.tiers[0].usd_per_page_month()
+            + (region.body.pages() - home) * usd_per_page(&self.machine.tiers, tier, region.ratios)
     }
 
     /// One window: `touched[r]` distinct pages of region `r` are used (missing ones none), threads
@@ -107,29 +154,30 @@ impl Simulation {
         mut hits: impl FnMut(u16, f64) -> u16,
         policy: &mut dyn Policy,
     ) -> Outcome {
-        let tiers = &self.machine.tiers;
         let (mut faults, mut stalled_ns, mut tco, mut pages) = (0.0, 0.0, 0.0, 0.0);
-        for (index, region) in self.regions.iter_mut().enumerate() {
+        for index in 0..self.regions.len() {
+            let region = &mut self.regions[index];
             let touched = f64::from(touched.get(index).copied().unwrap_or(0.0));
-            let before = region.home;
-            let came = region.touch(touched);
-            let tier = &tiers[region.tier.index()];
-            faults += came;
-            stalled_ns += came * tier.fault_ns;
-            let home = (before + region.home) / 2.0;
-            tco += home * tiers[0].usd_per_page_month()
-                + (region.pages - home) * tier.usd_per_page_month();
-            pages += region.pages;
-            let share = if region.pages > 0.0 { (touched / region.pages).min(1.0) } else { 0.0 };
+            let (before, all) = (region.body.home(), region.body.pages());
+            let hot_home = region.body.touched_at_home(touched);
+            let came = region.body.touch(touched);
+            let faulted = came * self.fault_share;
+            faults += faulted;
+            stalled_ns += faulted * self.machine.tiers[region.body.tier.index()].fault_ns;
+            pages += all;
+            let share = if before > 0.0 { (hot_home / before).min(1.0) } else { 0.0 };
             let sampled = self.machine.samples_per_region.min(before as u16);
             region.seen = WindowSeen {
                 present: before.round() as u16,
-                stored: (region.pages - before).round() as u16,
+                stored: (all - before).round() as u16,
                 sampled,
                 hits: if sampled > 0 { hits(sampled, share) } else { 0 },
-                faults: came.round() as u16,
+                faults: faulted.round() as u16,
             };
-            region.history.observe(region.seen);
+            if all > 0.0 {
+                region.history.observe(region.seen);
+            }
+            tco += self.tco(index, before);
         }
         let measured = Measured {
             running_ns,
@@ -140,7 +188,7 @@ impl Simulation {
         };
         policy.learn(&measured);
         self.views.clear();
-        self.views.extend(self.regions.iter().enumerate().map(|(id, region)| region.view(id)));
+        self.views.extend(self.regions.iter().map(Region::view));
         let plan = policy.plan(&self.views, &self.machine.tiers);
         let moved_pages = self.carry_out(&plan);
         let taken_ns = measured.taken_ns();
@@ -161,17 +209,31 @@ impl Simulation {
     pub fn placement(&self) -> [f64; MAX_TIERS] {
         let mut pages = [0.0; MAX_TIERS];
         for region in &self.regions {
-            pages[0] += region.home;
-            pages[region.tier.index()] += region.pages - region.home;
+            pages[0] += region.body.home();
+            pages[region.body.tier.index()] += region.body.stored();
         }
         pages
+    }
+
+    /// What the policy was handed in the last window.
+    pub fn views(&self) -> &[RegionView] {
+        &self.views
+    }
+
+    /// What the last window showed of each region, before its plan was carried out.
+    pub fn seen(&self) -> impl Iterator<Item = Seen> + '_ {
+        self.regions.iter().enumerate().map(|(index, region)| {
+            let faults = u32::from(region.seen.faults);
+            let stored = u32::from(region.seen.stored).saturating_sub(faults);
+            Seen { region: (index as u64) << 21, stored, faults }
+        })
     }
 
     fn carry_out(&mut self, plan: &Plan) -> u64 {
         let mut left = self.machine.move_pages as f64;
         let mut moved = 0.0;
         for step in &plan.moves {
-            let region = &mut self.regions[step.region as usize];
+            let region = &mut self.regions[step.region as usize].body;
             let pages = region.pages_to_move(step.to, self.machine.cooling_windows);
             if step.to != TierId::DRAM && pages > left {
                 continue;
@@ -186,19 +248,44 @@ impl Simulation {
 }
 
 impl Region {
-    fn of(pages: u16) -> Region {
-        let pages = f64::from(pages.min(crate::hotness::PAGES_PER_REGION));
-        Region {
-            pages,
-            tier: TierId::DRAM,
-            home: pages,
-            recent: [0.0; COOLING_MAX],
-            history: RegionHistory::new(),
-            seen: WindowSeen::default(),
+    fn view(&self) -> RegionView {
+        RegionView {
+            pages: self.body.pages().round() as u32,
+            resident: self.body.home().round() as u32,
+            hotness: self.history.hotness(),
+            windows_seen: self.history.windows_seen(),
+            newest: self.history.newest(),
+            long: self.history.long(),
+            rest_windows: self.history.rest_windows(),
+            ratios: self.ratios,
+            ..RegionView::at(self.id, self.body.tier)
         }
     }
+}
 
-    /// Pages that fault when so many are touched.
+/// Price of one page of a region in the tier of this index, in US dollars a month: at the region's
+/// own ratio where that is known.
+pub(crate) fn usd_per_page(tiers: &[TierCost], tier: usize, ratios: Ratios) -> f64 {
+    let ratio = ratios.get(tier).filter(|_| tier > 0).unwrap_or(tiers[tier].ratio);
+    TierCost { ratio, ..tiers[tier] }.usd_per_page_month()
+}
+
+/// Pages that are touched alike.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) pages: f64,
+    /// Those at home, all of them while the tier is DRAM.
+    pub(crate) home: f64,
+    /// How many of those came back in each of the last windows, newest first.
+    pub(crate) recent: [f64; COOLING_MAX],
+}
+
+impl Part {
+    fn of(pages: f64) -> Part {
+        Part { pages, home: pages, recent: [0.0; COOLING_MAX] }
+    }
+
+    /// Pages that come home when so many are touched.
     fn touch(&mut self, touched: f64) -> f64 {
         let stored = self.pages - self.home;
         let came = match self.pages > 0.0 {
@@ -211,36 +298,90 @@ impl Region {
         came
     }
 
-    /// Pages at home that have not cooled.
-    fn warm(&self, cooling: usize) -> f64 {
-        match self.tier {
-            TierId::DRAM => 0.0,
-            _ => self.recent.iter().take(cooling).sum::<f64>().min(self.home),
+    /// Pages at home that have not cooled. A page cools wherever its region belongs by now.
+    pub(crate) fn warm(&self, cooling: usize) -> f64 {
+        self.recent.iter().take(cooling).sum::<f64>().min(self.home)
+    }
+
+    fn shrink(&mut self, by: f64) {
+        self.pages *= by;
+        self.home *= by;
+        self.recent.iter_mut().for_each(|pages| *pages *= by);
+    }
+}
+
+/// A region's pages and where they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Body {
+    pub(crate) tier: TierId,
+    /// The rest, and the core.
+    pub(crate) parts: [Part; 2],
+}
+
+impl Body {
+    /// All at home.
+    pub(crate) fn new(pages: f64, core_pages: f64) -> Body {
+        let core = core_pages.clamp(0.0, pages);
+        Body { tier: TierId::DRAM, parts: [Part::of(pages - core), Part::of(core)] }
+    }
+
+    pub(crate) fn pages(&self) -> f64 {
+        self.parts.iter().map(|part| part.pages).sum()
+    }
+
+    pub(crate) fn home(&self) -> f64 {
+        self.parts.iter().map(|part| part.home).sum()
+    }
+
+    pub(crate) fn stored(&self) -> f64 {
+        self.pages() - self.home()
+    }
+
+    /// How many pages of the rest and of the core are touched when so many are in all.
+    pub(crate) fn split(&self, touched: f64) -> [f64; 2] {
+        let core = touched.clamp(0.0, self.parts[1].pages);
+        [(touched - core).clamp(0.0, self.parts[0].pages), core]
+    }
+
+    /// Pages at home that are touched when so many are in all.
+    fn touched_at_home(&self, touched: f64) -> f64 {
+        let split = self.split(touched);
+        let at_home = |(part, touched): (&Part, f64)| match part.pages > 0.0 {
+            true => touched * part.home / part.pages,
+            false => 0.0,
+        };
+        self.parts.iter().zip(split).map(at_home).sum()
+    }
+
+    /// Pages that come home when so many are touched.
+    pub(crate) fn touch(&mut self, touched: f64) -> f64 {
+        let split = self.split(touched);
+        self.parts.iter_mut().zip(split).map(|(part, touched)| part.touch(touched)).sum()
+    }
+
+    pub(crate) fn resize(&mut self, pages: f64) {
+        let now = self.pages();
+        if pages < now {
+            self.parts.iter_mut().for_each(|part| part.shrink(pages / now));
+        } else {
+            self.parts[0].pages += pages - now;
+            self.parts[0].home += pages - now;
         }
     }
 
-    fn pages_to_move(&self, to: TierId, cooling: usize) -> f64 {
-        let (cold, stored) = (self.home - self.warm(cooling), self.pages - self.home);
+    pub(crate) fn pages_to_move(&self, to: TierId, cooling: usize) -> f64 {
+        let cold: f64 = self.parts.iter().map(|part| part.home - part.warm(cooling)).sum();
         match to {
-            TierId::DRAM => stored,
+            TierId::DRAM => self.stored(),
             to if to == self.tier => cold,
-            _ => cold + stored,
+            _ => cold + self.stored(),
         }
     }
 
-    fn go(&mut self, to: TierId, cooling: usize) {
-        self.home = if to == TierId::DRAM { self.pages } else { self.warm(cooling) };
+    pub(crate) fn go(&mut self, to: TierId, cooling: usize) {
+        for part in &mut self.parts {
+            part.home = if to == TierId::DRAM { part.pages } else { part.warm(cooling) };
+        }
         self.tier = to;
-    }
-
-    fn view(&self, index: usize) -> RegionView {
-        RegionView {
-            pages: self.pages as u32,
-            resident: self.home.round() as u32,
-            hotness: self.history.hotness(),
-            windows_seen: self.history.windows_seen(),
-            newest: self.history.newest(),
-            ..RegionView::at((index as u64) << 21, self.tier)
-        }
     }
 }

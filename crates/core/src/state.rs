@@ -209,7 +209,7 @@ impl PageWord {
 
     /// Whether this tier found the page incompressible when it last tried. Another may take it.
     #[inline]
-    fn is_refused_by(self, tier: TierId) -> bool {
+    pub fn is_refused_by(self, tier: TierId) -> bool {
         self.is_incompressible() && self.tier() == tier
     }
 

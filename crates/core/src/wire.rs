@@ -6,10 +6,13 @@
 //! [`Malformed`], never a panic and never an allocation larger than the message itself, because
 //! a broken peer must not be able to hurt a host program.
 
+use crate::shrink::Shrunk;
 use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, PATH_BYTES_MAX};
 
+mod regions;
+
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -81,6 +84,9 @@ pub struct Configure {
     /// What the planner wants to be told when it has to start anew: the runtime keeps it unread
     /// and gives it back in [`Hello`]. At most [`NOTE_BYTES_MAX`] bytes.
     pub note: String,
+    /// The policy leaves pages at home that came back from a tier, and wants to know whether they
+    /// are still in use: what is home of a region in a tier is sampled like any other.
+    pub samples_came_back: bool,
 }
 
 /// One line of a plan.
@@ -137,6 +143,8 @@ pub struct RegionReport {
     pub resident_at_open: u16,
     /// Faults from compressed tiers in the window.
     pub faults: u32,
+    /// What its pages shrank to in the tiers that have seen it.
+    pub shrunk: Shrunk,
 }
 
 /// One compressed tier in a report. Counters run since the start.
@@ -168,6 +176,11 @@ pub struct TierReport {
     pub estimated_ratio_milli: u32,
     /// Time to decode one of those sampled pages, nanoseconds.
     pub estimated_decode_ns: u32,
+    /// Encoded bytes / original bytes of those that the tier would take, in thousandths, without
+    /// the pool; 0 if it would take none.
+    pub estimated_encoded_milli: u32,
+    /// Time of all its faults together, nanoseconds.
+    pub fault_ns_total: u64,
 }
 
 /// Why a page was not taken, in the order of the wire.
@@ -306,8 +319,9 @@ impl Reader<'_> {
 const PLAN_ENTRY_BYTES: usize = 9;
 /// Without the path.
 const TIER_CONFIG_BYTES: usize = 39;
-const REGION_REPORT_BYTES: usize = 21;
-const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 8;
+/// Without what is known of single tiers.
+const REGION_REPORT_BYTES: usize = 23;
+const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 8 + 12;
 
 impl ToRuntime {
     /// The message as bytes, length first.
@@ -435,6 +449,7 @@ fn encode_configure(w: &mut Writer, c: &Configure) {
     }
     w.u64(c.torture_seed);
     w.u32(c.note.len() as u32).0.extend_from_slice(c.note.as_bytes());
+    w.u8(u8::from(c.samples_came_back));
 }
 
 fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
@@ -477,6 +492,11 @@ fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
         tiers,
         torture_seed: r.u64()?,
         note: r.note()?,
+        samples_came_back: match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed),
+        },
     })
 }
 
@@ -511,10 +531,7 @@ fn decode_place(r: &mut Reader<'_>) -> Result<Place, Malformed> {
 fn encode_report(report: &Report) -> Vec<u8> {
     let mut w = Writer::new(66);
     w.u32(report.window).u32(report.regions.len() as u32);
-    for g in &report.regions {
-        w.u64(g.region).u8(g.tier).u16(g.resident).u16(g.stored).u8(g.samples).u8(g.hits);
-        w.u16(g.resident_at_open).u32(g.faults);
-    }
+    report.regions.iter().for_each(|region| regions::encode(&mut w, region));
     w.u32(report.tiers.len() as u32);
     for t in &report.tiers {
         w.u64(t.pages).u64(t.same_pages).u64(t.stored_bytes).u64(t.pool_bytes).u64(t.dram_bytes);
@@ -524,6 +541,7 @@ fn encode_report(report: &Report) -> Vec<u8> {
             w.u64(n);
         }
         w.u32(t.estimated_ratio_milli).u32(t.estimated_decode_ns);
+        w.u32(t.estimated_encoded_milli).u64(t.fault_ns_total);
     }
     for v in scalars(report) {
         w.u64(v);
@@ -536,16 +554,7 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
     let regions = r.count(REGION_REPORT_BYTES)?;
     report.regions.reserve_exact(regions);
     for _ in 0..regions {
-        report.regions.push(RegionReport {
-            region: r.u64()?,
-            tier: r.u8()?,
-            resident: r.u16()?,
-            stored: r.u16()?,
-            samples: r.u8()?,
-            hits: r.u8()?,
-            resident_at_open: r.u16()?,
-            faults: r.u32()?,
-        });
+        report.regions.push(regions::decode(r)?);
     }
     let tiers = r.count(TIER_REPORT_BYTES)?;
     for _ in 0..tiers {
@@ -566,6 +575,8 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
         }
         t.estimated_ratio_milli = r.u32()?;
         t.estimated_decode_ns = r.u32()?;
+        t.estimated_encoded_milli = r.u32()?;
+        t.fault_ns_total = r.u64()?;
         report.tiers.push(t);
     }
     for field in scalars_mut(&mut report) {
@@ -617,167 +628,4 @@ pub fn split_message(buffer: &[u8]) -> Result<Option<(&[u8], usize)>, Malformed>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn body(bytes: &[u8]) -> &[u8] {
-        let (body, used) = split_message(bytes).unwrap().unwrap();
-        assert_eq!(used, bytes.len());
-        body
-    }
-
-    fn tier() -> TierConfig {
-        TierConfig {
-            codec: Codec::Zstd,
-            level: -3,
-            pool: Pool::Zsmalloc,
-            medium: MediumKind::Emulated,
-            latency_ns: 300,
-            bandwidth_mib_s: 2000,
-            place: Place::default(),
-            block_kib: 0,
-        }
-    }
-
-    fn on(kind: MediumKind, path: &str) -> TierConfig {
-        let place = Place {
-            path: path.into(),
-            node: 3,
-            capacity_bytes: 5 << 40,
-            is_enciphered: kind == MediumKind::Dax,
-        };
-        TierConfig { medium: kind, place, ..tier() }
-    }
-
-    fn configure(tiers: Vec<TierConfig>) -> ToRuntime {
-        ToRuntime::Configure(Configure {
-            cutoff_bytes: 2990,
-            samples_per_region: 8,
-            cooling_windows: 1,
-            move_threads: 2,
-            move_mib_s: 0,
-            tiers,
-            torture_seed: 0,
-            note: "how it was asked for".into(),
-        })
-    }
-
-    #[test]
-    fn every_message_survives_the_wire() {
-        let configure = Configure {
-            cutoff_bytes: 2990,
-            samples_per_region: 8,
-            cooling_windows: 1,
-            move_threads: 1,
-            move_mib_s: 400,
-            tiers: vec![
-                tier(),
-                on(MediumKind::Numa, ""),
-                on(MediumKind::File, "/var/tmp"),
-                on(MediumKind::Dax, "/dev/dax0.0"),
-                TierConfig { block_kib: 64, ..tier() },
-            ],
-            torture_seed: 0x1122_3344_5566_7788,
-            note: "[policy]\n".into(),
-        };
-        let again = Hello {
-            window: 400,
-            in_force: Some(configure.clone()),
-            ..Hello::of_version(VERSION, 9, 1)
-        };
-        let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
-        for m in
-            [ToRuntime::Configure(configure), ToRuntime::Window(7), ToRuntime::Plan(vec![entry; 3])]
-        {
-            assert_eq!(ToRuntime::decode(body(&m.encode())), Ok(m));
-        }
-        let report = Report {
-            window: 3,
-            regions: vec![RegionReport { region: 1 << 21, faults: 9, ..Default::default() }],
-            tiers: vec![TierReport { refused: [1, 2, 3, 4, 5], ..Default::default() }],
-            rss_bytes: 1,
-            fault_overhead_ns: 12,
-            given_up_pages: 13,
-            ..Default::default()
-        };
-        for m in [
-            FromRuntime::Hello(Hello::of_version(VERSION, 9, 0x1ffff)),
-            FromRuntime::Hello(again),
-            FromRuntime::Report(Box::new(report)),
-            FromRuntime::Refused("no userfaultfd".into()),
-        ] {
-            assert_eq!(FromRuntime::decode(body(&m.encode())), Ok(m));
-        }
-    }
-
-    #[test]
-    fn sizes_of_repeated_items_are_what_the_bounds_assume() {
-        let empty = ToRuntime::Plan(vec![]).encode().len();
-        let entry = PlanEntry { region: 0, tier: TierId(0) };
-        assert_eq!(ToRuntime::Plan(vec![entry]).encode().len() - empty, PLAN_ENTRY_BYTES);
-        let none = configure(vec![]).encode().len();
-        let one = configure(vec![on(MediumKind::Numa, "")]).encode().len();
-        assert_eq!(one - none, TIER_CONFIG_BYTES);
-        let none = encode_report(&Report::default()).len();
-        let one = Report { regions: vec![RegionReport::default()], ..Default::default() };
-        assert_eq!(encode_report(&one).len() - none, REGION_REPORT_BYTES);
-        let one = Report { tiers: vec![TierReport::default()], ..Default::default() };
-        assert_eq!(encode_report(&one).len() - none, TIER_REPORT_BYTES);
-    }
-
-    #[test]
-    fn a_path_is_absolute_and_bounded() {
-        let long = format!("/{}", "x".repeat(PATH_BYTES_MAX - 1));
-        let good = configure(vec![on(MediumKind::File, &long)]);
-        assert_eq!(ToRuntime::decode(body(&good.encode())), Ok(good));
-        for path in ["tmp", "./x", "/a\0b", &format!("{long}y"), &"é".repeat(PATH_BYTES_MAX)] {
-            let bad = configure(vec![on(MediumKind::File, path), tier()]);
-            assert_eq!(ToRuntime::decode(body(&bad.encode())), Err(Malformed), "{path:?}");
-        }
-        let mut bytes = configure(vec![on(MediumKind::File, "/v")]).encode();
-        let at = bytes.windows(2).position(|w| w == b"/v").unwrap();
-        bytes[at + 1] = 0xff;
-        assert_eq!(ToRuntime::decode(body(&bytes)), Err(Malformed), "not UTF-8");
-    }
-
-    #[test]
-    fn blocks_are_of_three_sizes_and_of_zstd() {
-        let decode = |t| ToRuntime::decode(body(&configure(vec![t]).encode()));
-        for block_kib in 0..=u8::MAX {
-            let good = block_kib == 0 || BLOCK_KIB.contains(&block_kib);
-            assert_eq!(decode(TierConfig { block_kib, ..tier() }).is_ok(), good, "{block_kib}");
-            let lz4 = TierConfig { block_kib, codec: Codec::Lz4, level: 1, ..tier() };
-            assert_eq!(decode(lz4).is_ok(), block_kib == 0);
-        }
-    }
-
-    #[test]
-    fn a_plan_cannot_name_what_is_not_a_region() {
-        for region in [4096, 1u64 << 47, 0xffff_ffff_ffe0_0000] {
-            let plan = ToRuntime::Plan(vec![PlanEntry { region, tier: TierId(1) }]);
-            assert_eq!(ToRuntime::decode(body(&plan.encode())), Err(Malformed), "{region:#x}");
-        }
-        let plan = ToRuntime::Plan(vec![PlanEntry { region: 0, tier: TierId(200) }]);
-        assert_eq!(ToRuntime::decode(body(&plan.encode())), Err(Malformed));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_decode_or_are_malformed(
-            bytes in proptest::collection::vec(any::<u8>(), 0..300),
-        ) {
-            let _ = ToRuntime::decode(&bytes);
-            let _ = FromRuntime::decode(&bytes);
-            let _ = split_message(&bytes);
-        }
-
-        #[test]
-        fn a_cut_message_is_malformed(cut in 1usize..60) {
-            let bytes = configure(vec![tier(), on(MediumKind::File, "/var/tmp")]).encode();
-            let b = &bytes[4..];
-            prop_assume!(cut < b.len());
-            prop_assert_eq!(ToRuntime::decode(&b[..b.len() - cut]), Err(Malformed));
-        }
-    }
-}
+mod tests;

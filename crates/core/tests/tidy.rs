@@ -35,6 +35,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/store/src/codec/zstd_dict.rs", "calls the C codec"),
     ("crates/store/tests/no_allocation.rs", "a global allocator that counts"),
     ("crates/cli/src/run/signals.rs", "signal dispositions while a program runs under us"),
+    ("crates/cli/src/run/pageout.rs", "pages of another process, for the comparison with zswap"),
     ("crates/cli/src/preflight/uffd_probe.rs", "tries userfaultfd"),
     ("crates/cli/src/doctor/probes.rs", "tries perf events, reads limits"),
     ("crates/cli/src/demo/sys.rs", "signals and poll for the demo"),

@@ -83,6 +83,7 @@ fn configure(r: &mut Random) -> Configure {
         tiers: (0..r.below(6)).map(|_| tier(r)).collect(),
         torture_seed: r.number(),
         note: text(r),
+        samples_came_back: r.below(2) == 0,
     }
 }
 
@@ -241,6 +242,7 @@ fn a_note_is_text_and_bounded() {
             tiers,
             torture_seed: 0,
             note,
+            samples_came_back: true,
         })
     };
     let good = with("x".repeat(NOTE_BYTES_MAX));
@@ -248,7 +250,9 @@ fn a_note_is_text_and_bounded() {
     let long = with("x".repeat(NOTE_BYTES_MAX + 1)).encode();
     assert_eq!(ToRuntime::decode(&long[4..]), Err(Malformed));
     let mut bytes = with("xy".into()).encode();
-    *bytes.last_mut().unwrap() = 0xff;
+    // Behind the note is one more byte.
+    let last = bytes.len() - 2;
+    bytes[last] = 0xff;
     assert_eq!(ToRuntime::decode(&bytes[4..]), Err(Malformed), "not UTF-8");
 }
 

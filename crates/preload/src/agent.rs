@@ -19,12 +19,14 @@ use crate::samples::SampleSlots;
 use crate::stats::{self, Stats};
 use crate::stores::Stores;
 use crate::sys::inherit::Smaps;
+use crate::sys::slot::Slot;
+use crate::sys::sync::OnlyThread;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{media, memory, proc, thread};
 use crate::tracker::Tracker;
 use crate::training;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::{
@@ -33,8 +35,8 @@ use terrace_core::wire::{
 use terrace_store::{blocks, pool, Page};
 
 /// The runtime of this process, once it is built.
-pub static RUNTIME: OnceLock<&'static Runtime> = OnceLock::new();
-static QUEUE: OnceLock<Arc<Queue>> = OnceLock::new();
+pub static RUNTIME: Slot<Runtime> = Slot::empty();
+static QUEUE: Slot<Arc<Queue>> = Slot::empty();
 
 /// Pages sampled to estimate what tiers would make of the application's data.
 const ESTIMATE_PAGES: usize = 192;
@@ -59,6 +61,15 @@ pub fn run(path: &std::path::Path, owner: u32) {
     THREAD.store(thread::gettid(), Ordering::Relaxed);
     connect_and_serve(path, owner);
     IS_DONE.store(true, Ordering::Release);
+}
+
+/// In a forked child: all of it is its parent's.
+pub fn forget(_only: &OnlyThread) {
+    RUNTIME.clear();
+    QUEUE.clear();
+    THREAD.store(0, Ordering::Relaxed);
+    IS_UP.store(false, Ordering::Relaxed);
+    IS_DONE.store(false, Ordering::Relaxed);
 }
 
 /// Waits until the runtime is built, or will not be. `false` if neither happens in good time.
@@ -181,52 +192,57 @@ fn open_uffd() -> Result<Uffd, String> {
     Ok(uffd)
 }
 
+const NO_THREADS: &str = "it may not start the runtime's threads (RLIMIT_NPROC, pids.max)";
+const NO_PROC: &str = "/proc/self is not there, or it may not open descriptors enough \
+                       (RLIMIT_NOFILE; 128 will do)";
+
 fn build(uffd: Uffd, config: Configure) -> Result<(&'static Runtime, Arc<Queue>), String> {
     let stores = Stores::build(config, proc::mem_total_bytes())?;
-    build_over(uffd, stores).ok_or_else(|| memory::NO_ROOM.to_string())
+    build_over(uffd, stores).map_err(str::to_string)
 }
 
-fn build_over(uffd: Uffd, stores: Stores) -> Option<(&'static Runtime, Arc<Queue>)> {
+fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue>), &'static str> {
+    const NO_ROOM: &str = memory::NO_ROOM;
     let uffd: &'static Uffd = Box::leak(Box::new(uffd));
-    let decoders = stores.decoders().ok()?;
+    let decoders = stores.decoders().map_err(|_| NO_ROOM)?;
     let rt: &'static Runtime = Box::leak(Box::new(Runtime {
         uffd,
         table: RegionTable::default(),
-        loads: Loads::new(uffd, &stores)?,
+        loads: Loads::new(uffd, &stores).ok_or(NO_ROOM)?,
         stores,
         stats: Stats::default(),
-        unreadable: memory::carve_unreadable(REGION_BYTES)?,
-        pagemap: proc::Pagemap::open()?,
-        smaps: Smaps::open()?,
-        doorbell: Doorbell::new(uffd)?,
-        samples: SampleSlots::new(uffd)?,
+        unreadable: memory::carve_unreadable(REGION_BYTES).ok_or(NO_ROOM)?,
+        pagemap: proc::Pagemap::open().ok_or(NO_PROC)?,
+        smaps: Smaps::open().ok_or(NO_PROC)?,
+        doorbell: Doorbell::new(uffd).ok_or(NO_ROOM)?,
+        samples: SampleSlots::new(uffd).ok_or(NO_ROOM)?,
         window: AtomicU32::new(1),
         paused: AtomicU32::new(0),
         is_threaded: AtomicBool::new(true),
     }));
     let pager = Pager::new(rt, uffd, decoders);
     if !thread::spawn(c"terrace-pager", move || pager.run()) || !loader::start(rt) {
-        return None;
+        return Err(NO_THREADS);
     }
     forks::set_up(rt);
     // Where the pager will be too: after its first fault it follows the thread that faulted.
     thread::on_one_cpu(|| calibrate(rt));
     let queue = Arc::new(Queue::default());
     for number in 0..rt.stores.config.move_threads {
-        let mover = Mover::new(rt, queue.clone(), u64::from(number))?;
+        let mover = Mover::new(rt, queue.clone(), u64::from(number)).ok_or(NO_ROOM)?;
         if !thread::spawn(c"terrace-mover", move || mover.run()) {
-            return None;
+            return Err(NO_THREADS);
         }
     }
-    let _ = RUNTIME.set(rt);
-    let _ = QUEUE.set(queue.clone());
+    QUEUE.set(Box::leak(Box::new(queue.clone())));
+    RUNTIME.set(rt);
     crash::start(rt);
     locked::respect(rt);
     if !kept::keep_early(rt) {
         // Not moving anything is the one way left to be right.
         rt.paused.fetch_add(1, Ordering::AcqRel);
     }
-    Some((rt, queue))
+    Ok((rt, queue))
 }
 
 /// Measures what a fault costs beyond its service, with faults of our own on a scratch range.
@@ -253,6 +269,16 @@ fn calibrate(rt: &'static Runtime) {
     rt.stats.zero_faults.store(0, Ordering::Relaxed);
 }
 
+/// What a tier would make of the application's pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Estimate {
+    /// Stored share with the pool and what is refused, in thousandths.
+    ratio_milli: u32,
+    decode_ns: u32,
+    /// Encoded share of what is not refused, in thousandths.
+    encoded_milli: u32,
+}
+
 struct Agent {
     rt: &'static Runtime,
     queue: Arc<Queue>,
@@ -260,8 +286,8 @@ struct Agent {
     link: Link,
     /// The latest planner's note to its successor.
     note: String,
-    /// By tier: stored share in thousandths, decode time in ns.
-    estimates: Vec<(u32, u32)>,
+    /// By tier.
+    estimates: Vec<Estimate>,
     /// The dictionary (0 for none) that the estimates were made with.
     estimated_with: u8,
     trainer: Option<Arc<training::Bell>>,
@@ -317,6 +343,7 @@ impl Agent {
         let jobs: Vec<_> = regions.filter(|(r, _)| r.is_followed()).collect();
         for (r, tier) in &jobs {
             r.tier.store(tier.0, Ordering::Relaxed);
+            r.is_planned.store(true, Ordering::Relaxed);
         }
         if !jobs.is_empty() {
             kept::keep_threads(self.rt);
@@ -360,7 +387,7 @@ impl Agent {
         }
         let tiers = self.rt.stores.iter().map(|(id, tier)| {
             let (c, p) = (&s.tiers[id.index()], tier.stats().pool);
-            let estimate = self.estimates.get(id.index() - 1).copied().unwrap_or((0, 0));
+            let estimate = self.estimates.get(id.index() - 1).copied().unwrap_or_default();
             // Tables and buffers are in DRAM wherever the pool is.
             let own = p.metadata_bytes + tier.medium().memory_bytes();
             let kind = self.rt.stores.config.tiers[id.index() - 1].medium;
@@ -376,8 +403,10 @@ impl Agent {
                 fault_ns_p99: c.fault_ns.quantile_ns(0.99),
                 fault_ns_mean: c.fault_ns.mean_ns(),
                 refused: std::array::from_fn(|k| stats::get(&c.refused[k])),
-                estimated_ratio_milli: estimate.0,
-                estimated_decode_ns: estimate.1,
+                estimated_ratio_milli: estimate.ratio_milli,
+                estimated_decode_ns: estimate.decode_ns,
+                estimated_encoded_milli: estimate.encoded_milli,
+                fault_ns_total: c.fault_ns.total_ns(),
             }
         });
         Report {
@@ -427,7 +456,7 @@ impl Agent {
 
     /// What each tier would make of the application's own pages: encodes a sample of those that
     /// are at home. `None` if there are none.
-    fn estimate(&self) -> Option<Vec<(u32, u32)>> {
+    fn estimate(&self) -> Option<Vec<Estimate>> {
         let pages = training::sample_pages(self.rt, ESTIMATE_PAGES);
         let mut codecs = self.rt.stores.codec_set().ok()?;
         let cutoff = self.rt.stores.config.cutoff_bytes as usize;
@@ -466,13 +495,16 @@ impl Agent {
             // What a device takes for a read was measured when it was opened, and is since then.
             let read_ns = self.rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
             let ns = decode_ns.checked_div(stored).unwrap_or(0) + read_ns;
-            out.push((share as u32, ns as u32));
+            let encoded = (bytes * 1000).checked_div(stored * PAGE_BYTES as u64);
+            let (ratio_milli, decode_ns) = (share as u32, ns as u32);
+            let encoded_milli = encoded.unwrap_or(0) as u32;
+            out.push(Estimate { ratio_milli, decode_ns, encoded_milli });
         }
         Some(out)
     }
 
     /// As [`Agent::estimate`] for a tier of blocks: tries a few, of pages that lie side by side.
-    fn estimate_blocks(&self, n: usize, t: &TierConfig) -> Option<(u32, u32)> {
+    fn estimate_blocks(&self, n: usize, t: &TierConfig) -> Option<Estimate> {
         let pages = usize::from(t.block_kib) / 4;
         let cutoff = self.rt.stores.config.cutoff_bytes as usize;
         let blocks = training::sample_runs(self.rt, ESTIMATE_BLOCKS, pages);
@@ -482,7 +514,8 @@ impl Agent {
         let read_ns = self.rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
         // A frame is read piece by piece.
         let pieces = (pages as u64 * u64::from(share)).div_ceil(1000);
-        Some((share, (u64::from(ns) + read_ns * pieces) as u32))
+        let decode_ns = (u64::from(ns) + read_ns * pieces) as u32;
+        Some(Estimate { ratio_milli: share, decode_ns, encoded_milli: share })
     }
 }
 

@@ -7,8 +7,9 @@
 
 use crate::forks;
 use crate::runtime::Runtime;
+use crate::sys::sync::OnlyThread;
 use crate::sys::{crash, thread};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Set by `terrace run --core-dumps`.
 pub const VARIABLE: &str = "TERRACE_CORE_DUMPS";
@@ -18,6 +19,8 @@ const LIMIT_NS: u64 = 30_000_000_000;
 /// How often those who wait look, so that no wake-up can be missed.
 const LOOK_MS: u64 = 500;
 
+/// Dumps are to be whole.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
 /// How far the rescue is.
 static STEP: AtomicU32 = AtomicU32::new(NO_RESCUER);
 const NO_RESCUER: u32 = 0;
@@ -28,12 +31,13 @@ const DONE: u32 = 3;
 /// Before the program's `main`: so that the handlers are there before the program's own, which
 /// replace them.
 pub fn install() {
+    IS_WANTED.store(true, Ordering::Relaxed);
     crash::install(before_dump);
 }
 
 /// Starts the thread that brings everything home, if dumps are to be whole.
 pub fn start(rt: &'static Runtime) {
-    if std::env::var_os(VARIABLE).is_none() {
+    if !IS_WANTED.load(Ordering::Relaxed) {
         return;
     }
     let is_up = thread::spawn(c"terrace-rescue", move || {
@@ -49,6 +53,11 @@ pub fn start(rt: &'static Runtime) {
     if is_up {
         STEP.store(READY, Ordering::Release);
     }
+}
+
+/// In a forked child: the thread is its parent's.
+pub fn forget(_only: &OnlyThread) {
+    STEP.store(NO_RESCUER, Ordering::Relaxed);
 }
 
 /// In a signal handler, on any thread of the program.

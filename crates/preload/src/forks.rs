@@ -24,7 +24,7 @@ use crate::promoter::Promoter;
 use crate::region::{for_overlap, Region};
 use crate::runtime::Runtime;
 use crate::stats;
-use crate::sys::sync::Mutex;
+use crate::sys::sync::{renew, Mutex, OnlyThread};
 use crate::sys::{memory, proc, thread};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::PoisonError;
@@ -42,6 +42,8 @@ static RETIRED: AtomicBool = AtomicBool::new(false);
 /// Forks that were begun, and those of which the pager knows.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 static SEEN: AtomicU32 = AtomicU32::new(0);
+/// There has been a runtime, here or in a process that this one was forked from.
+static HAS_BEEN: AtomicBool = AtomicBool::new(false);
 /// What the sentinel page is filled with, in a child that is whole and, should anything touch it
 /// there, in the parent.
 pub static WHOLE: [u8; PAGE_BYTES] = [1; PAGE_BYTES];
@@ -49,6 +51,7 @@ pub static WHOLE: [u8; PAGE_BYTES] = [1; PAGE_BYTES];
 /// Makes the sentinel, once the pager serves.
 pub fn set_up(rt: &Runtime) {
     PID.store(std::process::id(), Ordering::Relaxed);
+    HAS_BEEN.store(true, Ordering::Relaxed);
     if !rt.sees_forks() {
         return;
     }
@@ -56,6 +59,25 @@ pub fn set_up(rt: &Runtime) {
     if rt.uffd.register_missing(page, PAGE_BYTES as u64).is_ok() {
         SENTINEL.store(page, Ordering::Release);
     }
+}
+
+/// Whether mappings of the program may have come apart because memory was registered.
+pub fn may_have_split() -> bool {
+    HAS_BEEN.load(Ordering::Relaxed)
+}
+
+/// Whether the runtime of this process, or of the one that it was forked from, has retired.
+pub fn has_retired() -> bool {
+    RETIRING.load(Ordering::Acquire)
+}
+
+/// In a forked child, once it is whole: what was noted is about its parent.
+pub fn forget(only: &OnlyThread) {
+    SENTINEL.store(0, Ordering::Relaxed);
+    for number in [&PID, &BEGUN, &SEEN] {
+        number.store(0, Ordering::Relaxed);
+    }
+    renew(only, &UNDER_WAY, 0);
 }
 
 /// Whether `page` is the sentinel.
@@ -72,7 +94,7 @@ pub fn sentinel() -> Option<u64> {
 /// The runtime of this process; a forked child has none, nor a process where it has retired.
 pub fn runtime() -> Option<&'static Runtime> {
     let is_here = || memory::is_original() && !RETIRED.load(Ordering::Acquire);
-    agent::RUNTIME.get().copied().filter(|_| is_here())
+    agent::RUNTIME.get().filter(|_| is_here())
 }
 
 /// The pager counts a fork whose child it has taken up.
@@ -86,7 +108,7 @@ fn unannounced() -> Option<&'static Runtime> {
 }
 
 /// In the parent, before a fork.
-pub extern "C" fn prepare() {
+pub fn prepare() {
     BEGUN.fetch_add(1, Ordering::AcqRel);
     let Some(rt) = unannounced() else { return };
     // Handlers of signals may fork as well.
@@ -102,7 +124,7 @@ pub extern "C" fn prepare() {
 }
 
 /// In the parent, after a fork.
-pub extern "C" fn in_parent() {
+pub fn in_parent() {
     let Some(rt) = unannounced() else { return };
     thread::without_signals(|| {
         let mut under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +160,7 @@ pub fn retire() {
 /// In the child, before `fork` returns there: lets go of the parent's descriptors - it must hold
 /// neither the planner's connection open nor the parent's registrations - and waits until it is
 /// whole.
-pub extern "C" fn in_child() {
+pub fn in_child() {
     if memory::is_original() {
         return;
     }

@@ -10,7 +10,9 @@
 use crate::forks;
 use crate::kept;
 use crate::locked;
-use crate::sys::{clones, memory};
+use crate::offspring;
+use crate::sys::sync::OnlyThread;
+use crate::sys::{clones, memory, remap};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
@@ -18,9 +20,9 @@ type DupFn = unsafe extern "C" fn(libc::c_int, libc::c_int) -> libc::c_int;
 type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> libc::c_int;
 type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
 
-/// Descriptors of ours: the userfaultfd, the link to the planner, the door for the next one, three
+/// Descriptors of ours: the userfaultfd, the link to the planner, the door for the next one, four
 /// files of `/proc`, and one for each medium on a device or node.
-const OURS_MAX: usize = 7 + terrace_core::tier::MAX_TIERS;
+const OURS_MAX: usize = 8 + terrace_core::tier::MAX_TIERS;
 static OURS: [AtomicI32; OURS_MAX] = [const { AtomicI32::new(-1) }; OURS_MAX];
 
 /// Keeps `fd` from being closed by the application.
@@ -232,7 +234,8 @@ pub unsafe extern "C" fn munlockall() -> libc::c_int {
 }
 
 /// `mremap(2)`. The kernel resizes one mapping, and says EFAULT of what it takes for several: where
-/// registration has split the program's one, it is made whole and the call made again.
+/// registration has split the program's one, it is made whole and the call made again. A forked
+/// child's parts cannot be made whole any more: there, it is done by parts (`sys/remap.rs`).
 ///
 /// # Safety
 /// As for libc's.
@@ -251,6 +254,16 @@ pub unsafe extern "C" fn mremap(
     let mut result = call();
     if result == -1 && errno() == libc::EFAULT {
         result = forks::while_let_go(old as u64, old_len as u64, call).unwrap_or(result);
+    }
+    if result == -1 && errno() == libc::EFAULT && forks::may_have_split() {
+        let (old, new) = (old as u64, new as u64);
+        // SAFETY: the caller's call.
+        match unsafe { remap::by_parts(old, old_len as u64, new_len as u64, flags, new) } {
+            Some(at) => result = at as libc::c_long,
+            None => {
+                fail(libc::EFAULT);
+            }
+        }
     }
     result as *mut libc::c_void
 }
@@ -411,8 +424,73 @@ extern "C" {
 pub fn install_handlers() {
     // SAFETY: plain functions that live as long as the library, which is never unloaded.
     unsafe {
-        pthread_atfork(Some(forks::prepare), Some(forks::in_parent), Some(forks::in_child));
+        pthread_atfork(Some(before_fork), Some(after_fork), Some(in_forked_child));
         libc::atexit(forks::at_exit);
         at_quick_exit(forks::at_exit);
     }
+}
+
+extern "C" fn before_fork() {
+    forks::prepare();
+}
+
+extern "C" fn after_fork() {
+    forks::in_parent();
+}
+
+extern "C" fn in_forked_child() {
+    forks::in_child();
+}
+
+/// Registers what `offspring.rs` does in a forked child, behind the handlers there are.
+pub fn install_child_handler() {
+    // SAFETY: as for `install_handlers`.
+    unsafe { pthread_atfork(None, None, Some(in_new_child)) };
+}
+
+extern "C" fn in_new_child() {
+    // SAFETY: libc calls this in a forked child, in which there is no other thread.
+    offspring::in_child(&unsafe { OnlyThread::new() });
+}
+
+/// `unshare(2)`: some of it is only allowed to a process with one thread.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn unshare(flags: libc::c_int) -> libc::c_int {
+    offspring::cancel();
+    // SAFETY: the caller's call.
+    unsafe { libc::syscall(libc::SYS_unshare, flags) as libc::c_int }
+}
+
+/// `setns(2)`: as `unshare`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn setns(fd: libc::c_int, kind: libc::c_int) -> libc::c_int {
+    offspring::cancel();
+    // SAFETY: the caller's call.
+    unsafe { libc::syscall(libc::SYS_setns, fd, kind) as libc::c_int }
+}
+
+/// `prctl(2)`: one of its uses is a seccomp filter for the calling thread.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn prctl(
+    option: libc::c_int,
+    a: libc::c_ulong,
+    b: libc::c_ulong,
+    c: libc::c_ulong,
+    d: libc::c_ulong,
+) -> libc::c_int {
+    if option == libc::PR_SET_SECCOMP {
+        offspring::note_filter();
+    }
+    // SAFETY: the caller's call. Arguments that were not given are passed on as they are found, and
+    // the kernel looks at those that the option has.
+    unsafe { libc::syscall(libc::SYS_prctl, option, a, b, c, d) as libc::c_int }
 }

@@ -30,7 +30,7 @@ const HEAD_BYTES: u64 = 24;
 /// Bytes of a `pthread_mutex_t` that a list may name.
 const MUTEX_BYTES: u64 = 40;
 
-/// What was to be kept before there was a runtime, and how much.
+/// What is to be kept by a runtime that comes later, here or in a child, and how much.
 const EARLY_MAX: usize = 4096;
 static EARLY: [AtomicU64; EARLY_MAX] = [const { AtomicU64::new(0) }; EARLY_MAX];
 static EARLY_LEN: AtomicUsize = AtomicUsize::new(0);
@@ -70,18 +70,14 @@ pub fn keep_threads(rt: &Runtime) {
 
 /// A mutex was made that is robust or inherits priority. Kept also where nothing is followed yet.
 pub fn mutex_made(at: u64) {
-    match forks::runtime() {
-        Some(rt) => keep(rt, at, MUTEX_BYTES),
-        None => {
-            let n = EARLY_LEN.fetch_add(1, Ordering::SeqCst);
-            if let Some(place) = EARLY.get(n) {
-                place.store(at, Ordering::SeqCst);
-            }
-            // The runtime may have come up meanwhile, and not have seen it.
-            if let Some(rt) = forks::runtime() {
-                keep(rt, at, MUTEX_BYTES);
-            }
-        }
+    // Remembered in any case: forked children have the mutex, and may get a runtime later.
+    let n = EARLY_LEN.fetch_add(1, Ordering::SeqCst);
+    if let Some(place) = EARLY.get(n) {
+        place.store(at, Ordering::SeqCst);
+    }
+    // First that, then a look for the runtime, which may be coming up.
+    if let Some(rt) = forks::runtime() {
+        keep(rt, at, MUTEX_BYTES);
     }
 }
 

@@ -23,11 +23,14 @@ pub mod link;
 pub mod loader;
 pub mod locked;
 pub mod mover;
+pub mod offspring;
 pub mod pager;
 pub mod promoter;
 pub mod region;
 pub mod runtime;
 pub mod samples;
+pub mod shared;
+mod shrinkage;
 pub mod stats;
 pub mod stores;
 pub mod sys;
@@ -64,5 +67,7 @@ extern "C" fn start() {
     }
     // Before the program can become another user.
     let owner = sys::socket::effective_user();
-    sys::thread::spawn(c"terrace-agent", move || agent::run(&path, owner));
+    let to_agent = path.clone();
+    sys::thread::spawn(c"terrace-agent", move || agent::run(&to_agent, owner));
+    offspring::set_up(&path, owner, interpose::install_child_handler);
 }

@@ -8,6 +8,8 @@
 //! sockets' directory says so, and the kernel is asked again for each connection.
 
 use crate::interpose;
+use crate::sys::slot::Slot;
+use crate::sys::sync::OnlyThread;
 use crate::sys::{proc, socket, thread};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -16,7 +18,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::OnceLock;
 use terrace_core::wire::{encode_refusal, split_message, FromRuntime, ToRuntime};
 
 /// Between two attempts at what the kernel has no memory for.
@@ -41,7 +42,7 @@ pub struct Link {
 }
 
 /// Where this process listens, and its id.
-static DOOR: OnceLock<(PathBuf, u32)> = OnceLock::new();
+static DOOR: Slot<(PathBuf, u32)> = Slot::empty();
 
 /// The descriptors of the link and of the door, which never change, and whether it is all over; see
 /// [`stop`].
@@ -57,6 +58,15 @@ pub fn stop() {
     IS_STOPPED.store(true, Ordering::SeqCst);
     proc::shut_down(STREAM_FD.load(Ordering::Relaxed));
     proc::shut_down(DOOR_FD.load(Ordering::Relaxed));
+}
+
+/// In a forked child: they are its parent's, and closed.
+pub fn forget(_only: &OnlyThread) {
+    DOOR.clear();
+    STREAM_FD.store(-1, Ordering::Relaxed);
+    DOOR_FD.store(-1, Ordering::Relaxed);
+    IS_STOPPED.store(false, Ordering::Relaxed);
+    IS_ORPHANED.store(false, Ordering::Relaxed);
 }
 
 impl Link {
@@ -174,7 +184,7 @@ fn open_door(planner: &Path) -> Option<UnixListener> {
     let raised = proc::raise_fd(door.as_raw_fd())?;
     interpose::protect_fd(raised);
     DOOR_FD.store(raised, Ordering::Relaxed);
-    let _ = DOOR.set((path, pid));
+    DOOR.set(Box::leak(Box::new((path, pid))));
     Some(proc::listener_from(raised))
 }
 

@@ -7,12 +7,19 @@
 use crate::forks;
 use crate::runtime::Runtime;
 use crate::sys::memory;
+use crate::sys::sync::OnlyThread;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The program has asked for all of its memory to be locked.
 static LOCKED: AtomicBool = AtomicBool::new(false);
 /// Movement is stopped for that, once however often it asks.
 static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// In a forked child, which has not locked anything.
+pub fn forget(_only: &OnlyThread) {
+    LOCKED.store(false, Ordering::SeqCst);
+    STOPPED.store(false, Ordering::SeqCst);
+}
 
 /// Before `mlockall`. Returns the flags to ask for, and whether an earlier lock holds.
 pub fn before_lock(flags: i32) -> (i32, bool) {

@@ -12,6 +12,7 @@
 use crate::promoter::Promoter;
 use crate::region::Region;
 use crate::runtime::Runtime;
+use crate::shrinkage::Tally;
 use crate::stats;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::{memory, thread};
@@ -138,6 +139,8 @@ pub struct Mover {
     slot: u64,
     page: Box<Page>,
     encoded: Box<Page>,
+    /// Of the region and tier in hand.
+    tally: Tally,
     torture: Torture,
 }
 
@@ -155,6 +158,7 @@ impl Mover {
             slot,
             page: Box::new([0; PAGE_BYTES]),
             encoded: Box::new([0; PAGE_BYTES]),
+            tally: Tally::default(),
             torture: luck(1),
         })
     }
@@ -179,8 +183,11 @@ impl Mover {
             let pages = self.promoter.promote(region);
             stats::add(&self.rt.stats.promoted_pages, pages);
         } else if self.rt.stores.get(tier).is_some() {
+            let pages = region.stored_total() + region.resident.load(Ordering::Relaxed);
+            self.tally = Tally::default();
             self.migrate(region, tier);
             self.demote(region, tier);
+            self.note_shrinkage(region, tier, pages);
         }
         for (_, t) in self.rt.stores.iter() {
             t.compact(COMPACT_MOVES);
@@ -194,6 +201,15 @@ impl Mover {
         }
     }
 
+    /// Keeps what became of the region's `pages`, about so many.
+    fn note_shrinkage(&self, region: &Region, tier: TierId, pages: u16) {
+        let stays = |w: PageWord| w.state() == PageState::Home && w.is_refused_by(tier);
+        let refused = (0..REGION_PAGES).filter(|&i| stays(region.word(i))).count();
+        let pages = usize::from(pages).clamp(refused.max(1), REGION_PAGES);
+        let share = refused as f64 / pages as f64;
+        region.shrinkage.learn(tier, self.tally, share, self.rt.window.load(Ordering::Relaxed));
+    }
+
     // ---- down ------------------------------------------------------------------------------
 
     fn demote(&mut self, region: &'static Region, tier: TierId) {
@@ -202,10 +218,13 @@ impl Mover {
         region.slot.store(self.slot, Ordering::Release);
         let mut staged = 0;
         for first in (0..REGION_PAGES).step_by(MOVE_OUT_PAGES) {
-            let slot = self.slot;
-            staged += rt.doorbell.call(move |pager| {
-                pager.move_out(region, first..first + MOVE_OUT_PAGES, slot, tier, cooling)
-            });
+            let (slot, pages) = (self.slot, first..first + MOVE_OUT_PAGES);
+            if !pages.clone().any(|i| region.is_registered(i)) {
+                continue;
+            }
+            staged += rt
+                .doorbell
+                .call(move |pager| pager.move_out(region, pages.clone(), slot, tier, cooling));
             if self.torture.gives_up() {
                 break;
             }
@@ -282,6 +301,7 @@ impl Mover {
             let (low, high) = (v as u32, (v >> 32) as u32);
             if low == high {
                 counters.same_pages.fetch_add(1, Ordering::Relaxed);
+                self.tally.took(Some(0));
                 return encoding.finish_same(tier, low);
             }
         }
@@ -289,15 +309,22 @@ impl Mover {
         if encoding.is_incompressible() {
             let check = self.refusal_check(tier);
             if encoding.is_known_incompressible(check) {
+                self.tally.refused();
                 return encoding.refuse(rt.window_stamp(), Some(check));
             }
         }
         let (t, _) = rt.stores.get(tier)?;
         let encoder = self.codecs.encoders.get(tier.index() - 1)?;
-        match t.store_page(encoder, &self.page, &mut self.encoded) {
-            Ok(handle) => encoding.finish_store(tier, handle.0),
+        match t.store_page_sized(encoder, &self.page, &mut self.encoded) {
+            Ok((handle, bytes)) => {
+                self.tally.took(bytes);
+                encoding.finish_store(tier, handle.0)
+            }
             Err(refusal) => {
                 let (why, incompressible) = reason(refusal);
+                if incompressible {
+                    self.tally.refused();
+                }
                 counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
                 let known = incompressible.then(|| self.refusal_check(tier));
                 encoding.refuse(rt.window_stamp(), known)
@@ -383,7 +410,7 @@ impl Mover {
             if region.word(i) != w {
                 return None;
             }
-            to.store(&self.encoded[..len], check)
+            to.store(&self.encoded[..len], check).map(|handle| (handle, Some(len)))
         } else {
             let loaded =
                 rt.load_page(w, &mut self.codecs.decoders, &mut self.encoded, &mut self.page);
@@ -397,12 +424,19 @@ impl Mover {
                 Err(why) => crate::pager::unreadable(region.address(i), why),
             }
             let encoder = self.codecs.encoders.get(tier.index() - 1)?;
-            to.store_page(encoder, &self.page, &mut self.encoded)
+            to.store_page_sized(encoder, &self.page, &mut self.encoded)
         };
         match stored {
-            Ok(handle) => w.finish_store(tier, handle.0),
+            Ok((handle, bytes)) => {
+                self.tally.took(bytes);
+                w.finish_store(tier, handle.0)
+            }
             Err(refusal) => {
-                counters.refused[reason(refusal).0 as usize].fetch_add(1, Ordering::Relaxed);
+                let (why, incompressible) = reason(refusal);
+                if incompressible {
+                    self.tally.refused();
+                }
+                counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
                 None
             }
         }

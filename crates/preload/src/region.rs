@@ -1,10 +1,13 @@
 //! The page table of the runtime: one [`Region`] for each 2 MiB of the application it follows.
 //!
-//! Found by address through a two-level radix tree that only grows, so that the pager's look-up
-//! takes no lock and allocates nothing. A region's record lives as long as the process: when the
-//! application unmaps the range and maps something else there, the same record is used again.
+//! Found by address through a radix tree of three levels that only grows, so that the pager's
+//! look-up takes no lock and allocates nothing. A region's record lives as long as the process:
+//! when the application unmaps the range and maps something else there, the same record is used
+//! again.
 
+use crate::shrinkage::Shrinkage;
 use crate::sys::sync::AtomicWord;
+use std::ops::Range;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering,
 };
@@ -44,6 +47,13 @@ pub struct Region {
     pub hits: AtomicU8,
     /// All samples of the last window were hits: one is enough to notice when that ends.
     pub all_hit: AtomicBool,
+    /// What its pages shrink to.
+    pub shrinkage: Shrinkage,
+    /// The newest plan names it: its pages are about to leave and need no samples.
+    pub is_planned: AtomicBool,
+    /// The kernel would not move some page because a child has it too, or had. Set by the pager,
+    /// taken by `shared.rs`.
+    pub is_shared: AtomicBool,
 }
 
 impl Region {
@@ -64,6 +74,9 @@ impl Region {
             samples: AtomicU8::new(0),
             hits: AtomicU8::new(0),
             all_hit: AtomicBool::new(false),
+            shrinkage: Shrinkage::default(),
+            is_planned: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
         }
     }
 
@@ -117,13 +130,30 @@ impl Region {
         self.registered[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 == 1
     }
 
+    /// The pages for which `holds`, neighbours together.
+    pub fn runs_where(&self, holds: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for i in (0..REGION_PAGES).filter(|&i| holds(i)) {
+            match runs.last_mut() {
+                Some(run) if run.end == i => run.end += 1,
+                _ => runs.push(i..i + 1),
+            }
+        }
+        runs
+    }
+
+    /// How many pages are registered.
+    pub fn registered_total(&self) -> usize {
+        self.registered.iter().map(|w| w.load(Ordering::Relaxed).count_ones() as usize).sum()
+    }
+
     /// Whether any page of the region is registered.
     pub fn is_followed(&self) -> bool {
         self.registered.iter().any(|w| w.load(Ordering::Relaxed) != 0)
     }
 
     /// Notes that the pages of `range` are registered now, or no longer. Pager only.
-    pub fn set_registered(&self, range: std::ops::Range<usize>, on: bool) {
+    pub fn set_registered(&self, range: Range<usize>, on: bool) {
         for i in range {
             let bit = 1 << (i % 64);
             if on {
@@ -141,16 +171,33 @@ impl Region {
     }
 }
 
-const LEAF_BITS: u32 = 13;
-const LEAF_LEN: usize = 1 << LEAF_BITS;
-/// User addresses have 47 bits; a region takes 21 of them.
-const TOP_LEN: usize = 1 << (47 - 21 - LEAF_BITS);
+/// Small nodes: what is far apart, as the pieces of V8's heap are, takes one of its own each.
+const NODE_BITS: u32 = 9;
+const NODE_LEN: usize = 1 << NODE_BITS;
+/// User addresses have 47 bits; a region takes 21 of them, two nodes below the top the next 18.
+const TOP_LEN: usize = 1 << (47 - 21 - 2 * NODE_BITS);
 
-struct Leaf([AtomicPtr<Region>; LEAF_LEN]);
+struct Node<T>([AtomicPtr<T>; NODE_LEN]);
+
+impl<T> Node<T> {
+    /// The node that `place` names, made if there is none. Under the table's lock.
+    fn at(place: &AtomicPtr<Node<T>>) -> &'static Node<T> {
+        let there = place.load(Ordering::Acquire);
+        // SAFETY: pointers in the tree come from `Box::leak` here and in `get_or_create` and are
+        // never freed; acquire pairs with the release below.
+        if let Some(node) = unsafe { there.as_ref() } {
+            return node;
+        }
+        let none = [const { AtomicPtr::new(std::ptr::null_mut()) }; NODE_LEN];
+        let node: &'static Node<T> = Box::leak(Box::new(Node(none)));
+        place.store(std::ptr::from_ref(node).cast_mut(), Ordering::Release);
+        node
+    }
+}
 
 /// All regions, by address.
 pub struct RegionTable {
-    top: Box<[AtomicPtr<Leaf>]>,
+    top: Box<[AtomicPtr<Node<Node<Region>>>]>,
     /// In the order of their creation, for those who walk all of them.
     all: Mutex<Vec<&'static Region>>,
     /// Held pages that an mremap carried from region to region: who walks all regions and finds
@@ -171,10 +218,10 @@ impl Default for RegionTable {
     }
 }
 
-fn indices(address: u64) -> Option<(usize, usize)> {
+fn indices(address: u64) -> Option<[usize; 3]> {
     let region = (address / REGION_BYTES) as usize;
-    let (top, leaf) = (region >> LEAF_BITS, region % LEAF_LEN);
-    (top < TOP_LEN).then_some((top, leaf))
+    let (top, middle) = (region >> (2 * NODE_BITS), region >> NODE_BITS);
+    (top < TOP_LEN).then_some([top, middle % NODE_LEN, region % NODE_LEN])
 }
 
 /// Page number within its region.
@@ -187,12 +234,13 @@ impl RegionTable {
     /// The region of an address, if it is followed. Lock-free.
     #[inline]
     pub fn get(&self, address: u64) -> Option<&'static Region> {
-        let (top, leaf) = indices(address)?;
-        // SAFETY: pointers in the tree come from `Box::leak`/`Box::into_raw` in `get_or_create`
-        // and are never freed; acquire pairs with the release there.
+        let [top, middle, leaf] = indices(address)?;
+        // SAFETY: pointers in the tree come from `Box::leak` in `Node::at` and `get_or_create` and
+        // are never freed; acquire pairs with the release there.
         unsafe {
-            let leaf_ref = self.top[top].load(Ordering::Acquire).as_ref()?;
-            leaf_ref.0[leaf].load(Ordering::Acquire).as_ref()
+            let below_top = self.top[top].load(Ordering::Acquire).as_ref()?;
+            let below_middle = below_top.0[middle].load(Ordering::Acquire).as_ref()?;
+            below_middle.0[leaf].load(Ordering::Acquire).as_ref()
         }
     }
 
@@ -201,26 +249,16 @@ impl RegionTable {
         if let Some(r) = self.get(address) {
             return Some(r);
         }
-        let (top, leaf) = indices(address)?;
+        let [top, middle, leaf] = indices(address)?;
         // The lock makes creation single; readers do not need it.
         let mut all = self.all.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(r) = self.get(address) {
             return Some(r);
         }
-        let mut leaf_ptr = self.top[top].load(Ordering::Acquire);
-        if leaf_ptr.is_null() {
-            leaf_ptr = Box::into_raw(Box::new(Leaf(
-                [const { AtomicPtr::new(std::ptr::null_mut()) }; LEAF_LEN],
-            )));
-            self.top[top].store(leaf_ptr, Ordering::Release);
-        }
+        let place = &Node::at(&Node::at(&self.top[top]).0[middle]).0[leaf];
         let region: &'static Region =
             Box::leak(Box::new(Region::new(address / REGION_BYTES * REGION_BYTES)));
-        // SAFETY: the leaf is alive for good (see `get`).
-        unsafe {
-            let place = &(*leaf_ptr).0[leaf];
-            place.store(std::ptr::from_ref(region).cast_mut(), Ordering::Release);
-        }
+        place.store(std::ptr::from_ref(region).cast_mut(), Ordering::Release);
         all.push(region);
         Some(region)
     }
@@ -237,7 +275,7 @@ pub fn for_overlap(
     table: &RegionTable,
     start: u64,
     end: u64,
-    mut visit: impl FnMut(&'static Region, std::ops::Range<usize>),
+    mut visit: impl FnMut(&'static Region, Range<usize>),
 ) {
     let mut at = start;
     while at < end {
@@ -293,6 +331,15 @@ mod tests {
         assert_eq!((r.stored_total(), r.stored[2].load(Ordering::Relaxed)), (1, 1));
         r.update(5, |w| w.zapped());
         assert_eq!(r.stored_total(), 0);
+    }
+
+    #[test]
+    fn runs_join_neighbours() {
+        let t = RegionTable::default();
+        let r = t.get_or_create(0x20_0000).unwrap();
+        let runs = r.runs_where(|i| [1, 2, 3, 7, 511].contains(&i));
+        assert_eq!(runs, [1..4, 7..8, 511..512]);
+        assert_eq!(r.runs_where(|_| false), []);
     }
 
     #[test]

@@ -35,6 +35,11 @@ impl Histogram {
         self.counts.iter().map(|c| u64::from(c.load(Ordering::Relaxed))).sum()
     }
 
+    /// All values together.
+    pub fn total_ns(&self) -> u64 {
+        self.sum_ns.load(Ordering::Relaxed)
+    }
+
     /// Mean, 0 without values.
     pub fn mean_ns(&self) -> u64 {
         self.sum_ns.load(Ordering::Relaxed).checked_div(self.count()).unwrap_or(0)

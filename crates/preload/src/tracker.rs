@@ -12,6 +12,7 @@
 
 use crate::region::{for_overlap, page_index, Region};
 use crate::runtime::Runtime;
+use crate::shared;
 use crate::sys::inherit::Inherited;
 use crate::sys::memory;
 use crate::sys::proc;
@@ -20,17 +21,18 @@ use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::wire::RegionReport;
 
-/// Mappings smaller than this are left alone: they come and go, and hold little.
-const MAPPING_BYTES_MIN: u64 = 4 << 20;
+/// Mappings smaller than this are left alone: they come and go, and hold little. (The heap of V8
+/// is mappings of just this size, far from one another.)
+const MAPPING_BYTES_MIN: u64 = 256 << 10;
+/// Those that begin where a file's mapping ends: the data of a program or library that was zero
+/// at its start. The pager uses libraries, too, and must not wait for itself.
+const BEHIND_FILE_BYTES_MIN: u64 = 4 << 20;
 /// Windows a region must have been seen before it is registered. Young mappings churn.
 const AGE_WINDOWS_MIN: u8 = 1;
 /// Share of a region's pages that must be present before it is registered, because a registered
 /// hole costs a fault of 10 us instead of 1 us.
 const PRESENT_SHARE_MIN: f64 = 0.75;
-/// The same two on a torture run. Not less: the data of shared libraries is in small mappings, ours
-/// too, and the pager must not wait for itself.
-const TORTURE_MAPPING_BYTES_MIN: u64 = 1 << 20;
-/// See above.
+/// The same on a torture run.
 const TORTURE_PRESENT_SHARE_MIN: f64 = 0.25;
 /// Faults on fresh memory in one window that make a region count as churned.
 const CHURN_FAULTS: u32 = 128;
@@ -38,6 +40,8 @@ const CHURN_FAULTS: u32 = 128;
 const REST_WINDOWS: u8 = 8;
 /// Regions sampled in one call on the pager: about 50 us, which faults may wait.
 const SAMPLE_BATCH: usize = 4;
+/// Samples of the smallest region.
+const SAMPLES_MIN: usize = 2;
 /// Resident pages of a demoted region from which on they are worth sampling.
 const COOLED_PAGES_MIN: u16 = 32;
 
@@ -71,7 +75,9 @@ impl Tracker {
         }
         self.rt.samples.sweep();
         self.follow();
-        self.rt.table.all().into_iter().filter(|r| r.is_followed()).map(report).collect()
+        let window = self.rt.window.load(Ordering::Relaxed);
+        let followed = self.rt.table.all().into_iter().filter(|r| r.is_followed());
+        followed.map(|r| report(r, window)).collect()
     }
 
     fn is_tortured(&self) -> bool {
@@ -91,22 +97,24 @@ impl Tracker {
                 r.tier.store(0, Ordering::Relaxed);
             }
         }
-        let mut found: Vec<(u64, u64)> = Vec::new();
+        shared::take_back(self.rt);
+        let mut found: Vec<proc::Mapping> = Vec::new();
         proc::private_anonymous(&self.maps.text(), |m| {
             if memory::is_own(m.start, m.end) {
                 return;
             }
             // Registering a part of a mapping splits it in this list: neighbours belong together.
             match found.last_mut() {
-                Some(last) if last.1 == m.start => last.1 = m.end,
-                _ => found.push((m.start, m.end)),
+                Some(last) if last.end == m.start => last.end = m.end,
+                _ => found.push(m),
             }
         });
-        let tortured = self.is_tortured();
         let mut kept = None;
-        let least = if tortured { TORTURE_MAPPING_BYTES_MIN } else { MAPPING_BYTES_MIN };
-        for (start, end) in found.into_iter().filter(|(a, b)| b - a >= least) {
-            self.look_at(start, end, &mut kept);
+        for m in found {
+            let least = if m.is_behind_file { BEHIND_FILE_BYTES_MIN } else { MAPPING_BYTES_MIN };
+            if m.end - m.start >= least {
+                self.look_at(m.start, m.end, &mut kept);
+            }
         }
     }
 
@@ -183,16 +191,20 @@ impl Tracker {
         let want = usize::from(self.rt.stores.config.samples_per_region);
         let mut batch: Vec<(&'static Region, bool)> = Vec::with_capacity(SAMPLE_BATCH);
         for r in self.rt.table.all() {
+            let is_planned = r.is_planned.swap(false, Ordering::Relaxed);
             if want == 0 || !r.is_followed() {
                 continue;
             }
             let down = r.tier.load(Ordering::Relaxed) != 0;
-            let pool = if down { self.count_cooled(r) } else { r.resident.load(Ordering::Relaxed) };
+            let all_home = self.rt.stores.config.samples_came_back && !is_planned;
+            let cooled = down && !all_home;
+            let pool =
+                if cooled { self.count_cooled(r) } else { r.resident.load(Ordering::Relaxed) };
             r.resident_at_open.store(pool, Ordering::Relaxed);
-            if pool == 0 || down && pool < COOLED_PAGES_MIN {
+            if pool == 0 || cooled && pool < COOLED_PAGES_MIN {
                 continue;
             }
-            batch.push((r, down));
+            batch.push((r, cooled));
             if batch.len() == SAMPLE_BATCH {
                 self.take(std::mem::take(&mut batch), want, window);
             }
@@ -209,7 +221,7 @@ impl Tracker {
                 let seed = r.base ^ u64::from(window) << 32;
                 // The samples of a region in full use all cost a fault and say nothing new.
                 let all_hit = !cooled && r.all_hit.load(Ordering::Relaxed);
-                let want = if all_hit { want.min(1) } else { want };
+                let want = if all_hit { want.min(1) } else { samples_of(r, want) };
                 let n = pager.take_samples(r, want, seed, cooled);
                 r.samples.store(n as u8, Ordering::Relaxed);
             }
@@ -227,19 +239,27 @@ impl Tracker {
     }
 }
 
-fn report(r: &'static Region) -> RegionReport {
+/// Samples of a region, of `want` of a whole one: each costs a fault if it is in use, however few
+/// others there are.
+fn samples_of(r: &Region, want: usize) -> usize {
+    (want * r.registered_total()).div_ceil(REGION_PAGES).max(want.min(SAMPLES_MIN))
+}
+
+fn report(r: &'static Region, window: u32) -> RegionReport {
     let samples = r.samples.swap(0, Ordering::Relaxed);
     let hits = r.hits.swap(0, Ordering::Relaxed);
     r.all_hit.store(samples > 0 && hits >= samples, Ordering::Relaxed);
+    let stored = r.stored_total();
     RegionReport {
         region: r.base,
         tier: r.tier.load(Ordering::Relaxed),
         resident: r.resident.load(Ordering::Relaxed),
-        stored: r.stored_total(),
+        stored,
         samples,
         hits,
         resident_at_open: r.resident_at_open.load(Ordering::Relaxed),
         faults: r.faults.swap(0, Ordering::Relaxed),
+        shrunk: r.shrinkage.read(window, stored == 0),
     }
 }
 

@@ -315,6 +315,17 @@ impl Tier {
         page: &Page,
         scratch: &mut Page,
     ) -> Result<Handle, Refusal> {
+        self.store_page_sized(encoder, page, scratch).map(|(handle, _)| handle)
+    }
+
+    /// As [`Tier::store_page`], and says how many bytes the page became: in a tier of blocks, where
+    /// no page has a size of its own, `None`.
+    pub fn store_page_sized(
+        &self,
+        encoder: &mut Encoder,
+        page: &Page,
+        scratch: &mut Page,
+    ) -> Result<(Handle, Option<usize>), Refusal> {
         // Not worth encoding for a medium that rests. Its turn to try again comes all the same.
         if let Err(why) = self.medium.accepts() {
             return Err(self.refuse(refusal_of(why)));
@@ -322,13 +333,13 @@ impl Tier {
         if let Some(blocks) = &self.blocks {
             let stored = blocks.store(self, encoder, page, scratch);
             add(&self.counters.stores, u64::from(stored.is_ok()));
-            return stored.map_err(|why| self.refuse(why));
+            return stored.map(|handle| (handle, None)).map_err(|why| self.refuse(why));
         }
         let out = &mut scratch[..self.cutoff_bytes];
         let Some(len) = encoder.encode(page, out) else {
             return Err(self.refuse(Refusal::Incompressible));
         };
-        self.store(&out[..len], checksum(page))
+        self.store(&out[..len], checksum(page)).map(|handle| (handle, Some(len)))
     }
 
     /// Loads and decodes a page, and makes sure that it is the page that was stored. On error the

@@ -69,8 +69,8 @@ impl Against {
 /// threads; `while_moving`: the same with demotion going on; `ratios`, null where one was not
 /// measured: `lz4_vs_zswap_lzo_p50`, `.._p99`, both also with `_while_moving` (both sides moving),
 /// `lz4_moving_vs_zswap_lzo_resting_p99`, `lz4_vs_zram_lz4_p50`, `.._p99`,
-/// `deflate_vs_zswap_deflate_p50`, `.._p99`, `zsmalloc_lz4_vs_zswap_lzo_p50`, `.._p99`,
-/// `zsmalloc_lz4_vs_zram_lz4_p50` (`lz4` is zbud+lz4+dram, the first tier; `deflate` is
+/// `deflate_vs_zswap_deflate_p50`, `.._p99`, `zbud_lz4_vs_zswap_lzo_p50`, `.._p99`,
+/// `zbud_lz4_vs_zram_lz4_p50` (`lz4` is zsmalloc+lz4+dram, the first tier; `deflate` is
 /// zsmalloc+deflate+dram); `not_compared`: what of the kernel's is missing and why; `pages`,
 /// `repeat`, `pages_left_out`; `loadavg_before`, `loadavg_after`; the machine.
 #[derive(clap::Args, Clone, Debug)]

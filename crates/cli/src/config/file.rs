@@ -9,10 +9,13 @@ use std::ops::Range;
 use terrace_core::tier::{Codec, Medium, MediumKind, Place, Pool, TierSpec, BLOCK_KIB};
 use toml_edit::{Document, Item, TableLike, Value};
 
+use super::cold_age::{
+    check_minute_s, check_percentile, check_scan_s, check_warm_up_s, parse_rate, ColdAgeConfig,
+};
 use super::{
-    check_alpha, check_core_price, check_number, check_threads, check_window_s, parse_slowdown,
-    with_dram, Config, PolicyConfig, PolicyKind, RunConfig, Threshold, COMPRESSED_TIERS_MAX,
-    MOVE_THREADS_MAX,
+    check_alpha, check_core_price, check_number, check_threads, check_tier_number, check_window_s,
+    parse_money, parse_slowdown, with_dram, Config, PolicyConfig, PolicyKind, RunConfig, Threshold,
+    COMPRESSED_TIERS_MAX, MOVE_THREADS_MAX,
 };
 use crate::media;
 use crate::preset::Preset;
@@ -63,7 +66,17 @@ const MEDIUM_KEYS: &[&str] = &[
     "encrypt",
 ];
 const TIER_KEYS: &[&str] = &["name", "codec", "level", "pool", "medium", "block_kib"];
-const POLICY_KEYS: &[&str] = &["kind", "alpha", "max_slowdown", "threshold", "usd_per_core_month"];
+const POLICY_KEYS: &[&str] = &[
+    "kind",
+    "alpha",
+    "budget_money",
+    "max_slowdown",
+    "threshold",
+    "two_tier",
+    "usd_per_core_month",
+];
+pub(super) const COLD_AGE_KEYS: &[&str] =
+    &["promotion_rate", "percentile", "warm_up_s", "minute_s", "scan_s"];
 const RUN_KEYS: &[&str] = &[
     "window_s",
     "move_threads",
@@ -74,8 +87,13 @@ const RUN_KEYS: &[&str] = &[
 ];
 
 /// Every section of a file and its keys, for the test that holds the documentation to them.
-pub const KEYS: &[(&str, &[&str])] =
-    &[("medium", MEDIUM_KEYS), ("tier", TIER_KEYS), ("policy", POLICY_KEYS), ("run", RUN_KEYS)];
+pub const KEYS: &[(&str, &[&str])] = &[
+    ("medium", MEDIUM_KEYS),
+    ("tier", TIER_KEYS),
+    ("policy", POLICY_KEYS),
+    ("cold_age", COLD_AGE_KEYS),
+    ("run", RUN_KEYS),
+];
 
 /// A GiB-month dearer than this is taken for cents or for a year's price.
 const USD_PER_GIB_MONTH_MAX: f64 = 1_000.0;
@@ -95,7 +113,7 @@ pub fn parse(file: &str, text: &str, preset: Preset) -> Result<Config> {
         source.error(line, "", format!("not valid TOML: {}", e.message().replace('\n', " ")))
     })?;
     let root = Section { source, name: "", line: 1, table: document.as_table() };
-    root.only(&["medium", "tier", "policy", "run"])?;
+    root.only(&["medium", "tier", "policy", "cold_age", "run"])?;
 
     let mut named: Vec<Medium> = Vec::new();
     for section in root.sections("medium")? {
@@ -116,7 +134,10 @@ pub fn parse(file: &str, text: &str, preset: Preset) -> Result<Config> {
         preset: "file".into(),
         media,
         tiers,
-        policy: policy(root.section("policy")?)?,
+        policy: PolicyConfig {
+            cold_age: cold_age(root.section("cold_age")?)?,
+            ..policy(root.section("policy")?)?
+        },
         run: run(root.section("run")?)?,
         tiers_note: None,
     };
@@ -318,16 +339,39 @@ fn policy(section: Option<Section>) -> Result<PolicyConfig> {
     let mut policy = PolicyConfig::default();
     let Some(section) = section else { return Ok(policy) };
     section.only(POLICY_KEYS)?;
+    let knob_of_analytical =
+        ["alpha", "budget_money"].into_iter().any(|k| section.get(k).is_some());
     if let Some(kind) = section.get("kind") {
         let name = kind.text()?;
         policy.kind = PolicyKind::ALL.into_iter().find(|k| k.name() == name).ok_or_else(|| {
             let known = PolicyKind::ALL.map(PolicyKind::name).join(", ");
             section.error("kind", format!("{name:?} is not a policy; one of {known}"))
         })?;
+    } else if knob_of_analytical {
+        policy.kind = PolicyKind::Analytical;
     }
     if let Some(alpha) = section.get("alpha") {
         let value = alpha.float()?;
         policy.alpha = check_alpha(value).map_err(|m| section.error("alpha", m))?;
+    }
+    if let Some(money) = section.get("budget_money") {
+        let parsed = match money.item.as_str() {
+            Some(text) => parse_money(text),
+            None => parse_money(&money.float()?.to_string()),
+        };
+        policy.money = Some(parsed.map_err(|m| section.error("budget_money", m))?);
+        let other = ["alpha", "max_slowdown"].into_iter().find(|k| section.get(k).is_some());
+        if let Some(other) = other {
+            let message = format!("a budget of money and {other} exclude each other; remove one");
+            return Err(section.error("budget_money", message));
+        }
+        if policy.kind != PolicyKind::Analytical && policy.kind != PolicyKind::None {
+            let message = format!(
+                "it is a budget of the policy analytical, and kind is {:?}; remove one",
+                policy.kind.name()
+            );
+            return Err(section.error("budget_money", message));
+        }
     }
     if let Some(slowdown) = section.get("max_slowdown") {
         policy.max_slowdown =
@@ -347,7 +391,30 @@ fn policy(section: Option<Section>) -> Result<PolicyConfig> {
         };
         policy.threshold = parsed.map_err(|m| section.error("threshold", m))?;
     }
+    if let Some(field) = section.get("two_tier") {
+        let number = field.small(1, COMPRESSED_TIERS_MAX as u32, "compressed tiers")?;
+        policy.two_tier = check_tier_number(number).map_err(|m| section.error("two_tier", m))?;
+    }
     Ok(policy)
+}
+
+fn cold_age(section: Option<Section>) -> Result<ColdAgeConfig> {
+    let mut config = ColdAgeConfig::default();
+    let Some(section) = section else { return Ok(config) };
+    section.only(COLD_AGE_KEYS)?;
+    if let Some(rate) = section.get("promotion_rate") {
+        config.promotion_rate =
+            parse_rate(rate.text()?).map_err(|m| section.error("promotion_rate", m))?;
+    }
+    let read = |key, check: fn(f64) -> std::result::Result<f64, String>| {
+        let Some(field) = section.get(key) else { return Ok(None) };
+        check(field.float()?).map(Some).map_err(|m| section.error(key, m))
+    };
+    config.percentile = read("percentile", check_percentile)?.unwrap_or(config.percentile);
+    config.warm_up_s = read("warm_up_s", check_warm_up_s)?.or(config.warm_up_s);
+    config.minute_s = read("minute_s", check_minute_s)?.unwrap_or(config.minute_s);
+    config.scan_s = read("scan_s", check_scan_s)?.or(config.scan_s);
+    Ok(config)
 }
 
 fn run(section: Option<Section>) -> Result<RunConfig> {

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use terrace_core::plan::Money;
 use terrace_core::tier::{Medium, TierSpec};
 
 use super::{file, Config, ConfigError};
@@ -14,19 +15,39 @@ const PRESET: &str = "# preset: ";
 /// All of a configuration, for a planner that continues another's work ([`read_whole`]).
 pub fn whole(config: &Config) -> String {
     let (policy, run) = (&config.policy, &config.run);
+    let slowdown = policy.max_slowdown * 100.0;
     let threshold = match policy.threshold {
         super::Threshold::Hotness(hotness) => format!("{hotness:?}"),
         named => format!("{:?}", named.to_string()),
     };
+    let knob = match policy.money {
+        Some(Money::Usd(usd)) => format!("budget_money = {usd:?}"),
+        Some(Money::Share(share)) => format!("budget_money = \"{:?}%\"", share * 100.0),
+        None => format!("alpha = {:?}\nmax_slowdown = \"{:?}%\"", policy.alpha, slowdown),
+    };
     format!(
-        "{PRESET}{}\n{}[policy]\nkind = {:?}\nalpha = {:?}\nthreshold = {threshold}\n\
-         usd_per_core_month = {:?}\n\n[run]\nwindow_s = {:?}\nmove_threads = {}\n\
+        "{PRESET}{}
+{}[policy]
+kind = {:?}
+{knob}
+threshold = {threshold}
+\
+         usd_per_core_month = {:?}
+two_tier = {}
+
+{}
+\
+         [run]
+window_s = {:?}
+move_threads = {}
+\
          move_mib_s = {}\nsamples_per_region = {}\ncutoff_bytes = {}\ncooling_windows = {}\n",
         config.preset,
         toml(config.dram(), &config.tiers),
         policy.kind.name(),
-        policy.alpha,
         policy.usd_per_core_month,
+        policy.two_tier,
+        policy.cold_age.toml(),
         run.window_s,
         run.move_threads,
         run.move_mib_s,
@@ -93,6 +114,9 @@ mod tests {
                 config.policy.threshold = threshold;
                 config.policy.kind = PolicyKind::Waterfall;
                 config.policy.alpha = 0.125;
+                config.policy.two_tier = 2;
+                config.policy.cold_age.promotion_rate = 0.0075;
+                config.policy.cold_age.scan_s = Some(0.4);
                 config.run.window_s = 0.2;
                 config.run.samples_per_region = 7;
                 let text = whole(&config);
@@ -103,6 +127,20 @@ mod tests {
                 assert_eq!((&read.preset, read.dram()), (&config.preset, config.dram()));
             }
         }
+    }
+
+    #[test]
+    fn the_budget_of_a_planner_is_its_successors() {
+        let mut config = Config::from_preset(Preset::Tierscape);
+        for money in [Money::Usd(12.5), Money::Share(0.75)] {
+            config.policy.money = Some(money);
+            config.policy.kind = PolicyKind::Analytical;
+            assert_eq!(read_whole("t", &whole(&config)).unwrap().policy, config.policy);
+        }
+        config.policy.money = None;
+        config.policy.kind = PolicyKind::Slowdown;
+        config.policy.max_slowdown = 0.125;
+        assert_eq!(read_whole("t", &whole(&config)).unwrap().policy, config.policy);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! sleeping CPU takes its time to wake, as on most virtual machines, it would measure that instead.
 
 use super::content::Content;
+use super::inbox::Inbox;
 use super::latency::Histogram;
 use super::random::{mix, GaussianKeys};
 use super::redis::Server;
@@ -401,9 +402,7 @@ fn write_all(stream: &mut UnixStream, mut bytes: &[u8]) -> Result<()> {
 struct Pipe {
     stream: UnixStream,
     out: Vec<u8>,
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
+    inbox: Inbox,
 }
 
 impl Pipe {
@@ -411,8 +410,8 @@ impl Pipe {
         let stream = server.connect()?;
         stream.set_read_timeout(Some(Duration::from_millis(200)))?;
         stream.set_write_timeout(Some(STALL_LIMIT))?;
-        let buffer = vec![0; BATCH_GET as usize * REPLY_BYTES_MAX];
-        Ok(Pipe { stream, out: Vec::new(), buffer, start: 0, end: 0 })
+        let inbox = Inbox::with_room(BATCH_GET as usize * REPLY_BYTES_MAX);
+        Ok(Pipe { stream, out: Vec::new(), inbox })
     }
 
     fn send(&mut self) -> Result<()> {
@@ -423,23 +422,12 @@ impl Pipe {
     fn next_reply(&mut self, mut then: impl FnMut(Reply<'_>) -> Result<()>) -> Result<()> {
         let asked = Instant::now();
         loop {
-            if let Some((reply, used)) = parse(&self.buffer[self.start..self.end])? {
+            if let Some((reply, used)) = parse(self.inbox.bytes())? {
                 then(reply)?;
-                self.start += used;
+                self.inbox.take(used);
                 return Ok(());
             }
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-            match self.stream.read(&mut self.buffer[self.end..]) {
-                Ok(0) => bail!("the server closed a connection"),
-                Ok(n) => self.end += n,
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                    sys::stop_if_interrupted()?;
-                    ensure!(asked.elapsed() < STALL_LIMIT, "no reply for {STALL_LIMIT:?}");
-                }
-                Err(e) => return Err(e).context("reading replies"),
-            }
+            self.inbox.receive(&mut self.stream, asked, STALL_LIMIT)?;
         }
     }
 }

@@ -1,12 +1,14 @@
 //! `terrace demo`: a real redis-server on DRAM and on tiers, side by side, with every byte checked.
 //!
 //! Modules in the order of the flow: what values are (`content`, `documents`, `random`), a server
-//! (`redis`), requests and comparison (`load`, `latency`), what Terrace reports (`timeline`), one
-//! run (`one_run`), and what is shown of all runs (`outcome`, `table`, `chart`, `report`).
+//! (`redis`), requests and comparison (`load`, `inbox`, `latency`), what Terrace reports
+//! (`timeline`), one run (`one_run`), and what is shown of all runs (`outcome`, `table`, `chart`,
+//! `report`).
 
 pub(crate) mod chart;
 pub mod content;
 mod documents;
+pub mod inbox;
 pub mod latency;
 pub mod load;
 pub mod machine;
@@ -32,6 +34,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use table::{Notes, StatedMedium};
+use terrace_core::plan::SLOWDOWN_DEFAULT;
 
 /// Keys by default: values of 3,990 bytes on average make it 1.02 GiB.
 const KEYS_DEFAULT: u64 = 275_000;
@@ -50,12 +53,12 @@ const DRAM_MEASURE_SHARE: f64 = 0.5;
 ///
 /// Starts redis-server (Debian: apt-get install redis-server) once for each run - plain DRAM,
 /// `tierscape` with waterfall moderate, analytical 0.5 and analytical 0.1, and `auto` with
-/// analytical 0.1 -, loads values of about 4 KB, drives it with closed-loop connections and
-/// compares every reply with what was written; at the end of a run every key is read back.
-/// One wrong byte makes the command fail.
+/// analytical 0.1 and with the default policy, `--max-slowdown` -, loads values of about 4 KB,
+/// drives it with closed-loop connections and compares every reply with what was written; at the
+/// end of a run every key is read back. One wrong byte makes the command fail.
 ///
-/// JSON (--json): `wrong_values`; `runs[]` with `name`, `preset`, `policy`, `alpha`, `threshold`
-/// (null where there is none), `tco_saved` (0..1, mean of the measured windows),
+/// JSON (--json): `wrong_values`; `runs[]` with `name`, `preset`, `policy`, `alpha`, `threshold`,
+/// `max_slowdown` (null where there is none), `tco_saved` (0..1, mean of the measured windows),
 /// `usd_saved_per_month`, `usd_saved_per_tib_month` (real media only), `emulated`,
 /// `throughput_ratio`, `p50_ratio`, `p99_ratio`, `p999_ratio` (to a plain server that is driven for
 /// moment after every quarter of a second of the run; `throughput_ratios` are the windows' own),
@@ -170,6 +173,7 @@ impl DemoArgs {
                     RunSpec::terrace("tierscape", Policy::Analytical(0.1)),
                 ],
             );
+            specs.push(RunSpec::terrace("auto", Policy::Slowdown(SLOWDOWN_DEFAULT)));
         }
         let only = self.only.as_deref().unwrap_or("");
         let names: Vec<String> = specs.iter().map(|s| s.name.clone()).collect();
@@ -434,6 +438,7 @@ mod tests {
             "tierscape analytical 0.5",
             "tierscape analytical 0.1",
             "auto analytical 0.1",
+            "auto max-slowdown 5%",
         ];
         assert_eq!(names(""), all);
         assert_eq!(names("--quick"), ["dram", "auto analytical 0.1"]);

@@ -49,16 +49,21 @@ pub struct Times {
 /// What comes before `-- redis-server`: `terrace run` with its options.
 pub fn launcher(setting: &Setting<'_>, placement: &Placement, timeline: &Path) -> Vec<OsString> {
     let mut args: Vec<OsString> = vec![setting.exe.clone().into(), "run".into()];
-    args.extend(["--preset".into(), placement.preset.into(), "--policy".into()]);
-    match placement.policy {
+    args.extend(["--preset".into(), placement.preset.into()]);
+    let policy: Vec<OsString> = match placement.policy {
         Policy::Waterfall(threshold) => {
-            args.extend(["waterfall".into(), "--threshold".into(), threshold.into()]);
+            vec!["--policy".into(), "waterfall".into(), "--threshold".into(), threshold.into()]
         }
         Policy::Analytical(alpha) => {
-            args.extend(["analytical".into(), "--alpha".into(), alpha.to_string().into()]);
+            let alpha = alpha.to_string().into();
+            vec!["--policy".into(), "analytical".into(), "--alpha".into(), alpha]
         }
-        Policy::None => args.push("none".into()),
-    }
+        Policy::Slowdown(share) => {
+            vec!["--max-slowdown".into(), format!("{}%", share * 100.0).into()]
+        }
+        Policy::None => vec!["--policy".into(), "none".into()],
+    };
+    args.extend(policy);
     args.extend(["--window".into(), setting.window.as_secs_f64().to_string().into()]);
     args.extend(["--timeline".into(), timeline.into()]);
     args.extend(setting.run_args.iter().cloned());
@@ -355,14 +360,14 @@ impl Watch<'_> {
         beside: Option<&mut Beside<'_>>,
         ended: &dyn Fn() -> bool,
     ) -> Result<Driven> {
-        let mut look = Look { ops: 0, at: Instant::now(), alive: Instant::now(), series: vec![] };
+        let mut look = Look::new("warming up", times.warmup);
         // A measured phase starts and ends with a window, so that faults, pages and operations
         // are of the same time. Where there are no windows, by the clock.
         let grace = self.window + self.window.mul_f64(0.5) + Duration::from_secs(1);
-        self.go_on(server, control, &mut look, "warming up", times.warmup, ended, |_| false)?;
+        self.go_on(server, control, &mut look, times.warmup, ended, |_| false)?;
         let before = self.windows();
         let has_windows = self.follower.is_some();
-        self.go_on(server, control, &mut look, "warming up", grace, ended, |windows| {
+        self.go_on(server, control, &mut look, grace, ended, |windows| {
             !has_windows || windows > before
         })?;
 
@@ -370,6 +375,7 @@ impl Watch<'_> {
         let cpu_before = server.application_cpu();
         let wanted = (times.measure.as_secs_f64() / self.window.as_secs_f64()).round().max(1.0);
         let (mut pairs, mut driven) = (Vec::new(), Duration::ZERO);
+        look.begin("measuring", times.measure);
         if let Some(beside) = beside {
             for n in 1..=wanted as usize {
                 let (started, mut run, mut plain) =
@@ -377,11 +383,11 @@ impl Watch<'_> {
                 while self.windows() - first < n {
                     ensure!(started.elapsed() < 2 * grace, "`terrace run` closes no window");
                     let turn = Instant::now();
-                    self.go_on(server, control, &mut look, "measuring", SETTLE, ended, |_| false)?;
+                    self.go_on(server, control, &mut look, SETTLE, ended, |_| false)?;
                     let (start, before) = (Instant::now(), control.ops());
                     control.set(Phase::Measure);
                     let slice = RUN_SLICE;
-                    self.go_on(server, control, &mut look, "measuring", slice, ended, |_| false)?;
+                    self.go_on(server, control, &mut look, slice, ended, |_| false)?;
                     run = run.plus(Rate { ops: control.ops() - before, time: start.elapsed() });
                     driven += turn.elapsed();
                     let paused = Instant::now();
@@ -397,7 +403,7 @@ impl Watch<'_> {
             }
         } else {
             control.set(Phase::Measure);
-            self.go_on(server, control, &mut look, "measuring", times.measure, ended, |_| false)?;
+            self.go_on(server, control, &mut look, times.measure, ended, |_| false)?;
             driven = times.measure;
         }
         control.set(Phase::Stop);
@@ -418,13 +424,11 @@ impl Watch<'_> {
     }
 
     /// Watches until the time is over or `done` says so.
-    #[allow(clippy::too_many_arguments)]
     fn go_on(
         &mut self,
         server: &mut Server,
         control: &Control,
         look: &mut Look,
-        what: &str,
         limit: Duration,
         ended: &dyn Fn() -> bool,
         done: impl Fn(usize) -> bool,
@@ -459,12 +463,12 @@ impl Watch<'_> {
             let saved = saved
                 .map_or(String::new(), |w| format!(" · TCO saved {:.0} %", 100.0 * w.tco_saved));
             let (label, wrong) = (self.label, control.wrong());
+            let (phase, since) = (look.phase, look.since.elapsed().as_secs_f64());
+            let length = look.length.as_secs_f64();
             self.progress.update(|| {
                 format!(
-                    "{label} · {what} {:.0}/{:.0} s · {rate:.0} ops/s{saved} · {wrong} wrong \
-                     values",
-                    start.elapsed().as_secs_f64(),
-                    limit.as_secs_f64()
+                    "{label} · {phase} {since:.0}/{length:.0} s · {rate:.0} ops/s{saved} · \
+                     {wrong} wrong values"
                 )
             });
             if done(self.windows()) {
@@ -481,4 +485,19 @@ struct Look {
     at: Instant,
     alive: Instant,
     series: Vec<(f64, f64)>,
+    /// What is done now, since when, and how long it should take.
+    phase: &'static str,
+    since: Instant,
+    length: Duration,
+}
+
+impl Look {
+    fn new(phase: &'static str, length: Duration) -> Look {
+        let now = Instant::now();
+        Look { ops: 0, at: now, alive: now, series: Vec::new(), phase, since: now, length }
+    }
+
+    fn begin(&mut self, phase: &'static str, length: Duration) {
+        (self.phase, self.since, self.length) = (phase, Instant::now(), length);
+    }
 }

@@ -31,6 +31,8 @@ pub enum Policy {
     Waterfall(&'static str),
     /// The analytical model with its alpha.
     Analytical(f64),
+    /// The default of `terrace run`: the slowdown that is accepted, as a share.
+    Slowdown(f64),
     /// Nothing is placed: loaded, sampling, and every page in DRAM. The control.
     None,
 }
@@ -46,6 +48,7 @@ impl RunSpec {
         let name = match policy {
             Policy::Waterfall(threshold) => format!("{preset} waterfall {threshold}"),
             Policy::Analytical(alpha) => format!("{preset} analytical {alpha}"),
+            Policy::Slowdown(share) => format!("{preset} max-slowdown {}%", share * 100.0),
             Policy::None => format!("{preset} none"),
         };
         RunSpec { name, terrace: Some(Placement { preset, policy }) }
@@ -120,12 +123,14 @@ pub struct Row {
     pub name: String,
     /// Tier set; `null` for DRAM.
     pub preset: Option<String>,
-    /// `waterfall`, `analytical` or `none`; `null` for DRAM.
+    /// `waterfall`, `analytical`, `slowdown` or `none`; `null` for DRAM.
     pub policy: Option<String>,
     /// Knob of `analytical`, else `null`.
     pub alpha: Option<f64>,
     /// Threshold of `waterfall`, else `null`.
     pub threshold: Option<String>,
+    /// Slowdown that `slowdown` accepts as a share, else `null`.
+    pub max_slowdown: Option<f64>,
     /// Mean over the measured windows, 0..1.
     pub tco_saved: f64,
     /// Part of the saving that is on media this machine has, in money for this application.
@@ -207,6 +212,7 @@ impl Row {
             policy: policy.map(|p| match p {
                 Policy::Waterfall(_) => "waterfall".to_owned(),
                 Policy::Analytical(_) => "analytical".to_owned(),
+                Policy::Slowdown(_) => "slowdown".to_owned(),
                 Policy::None => "none".to_owned(),
             }),
             alpha: match policy {
@@ -215,6 +221,10 @@ impl Row {
             },
             threshold: match policy {
                 Some(Policy::Waterfall(threshold)) => Some(threshold.to_owned()),
+                _ => None,
+            },
+            max_slowdown: match policy {
+                Some(Policy::Slowdown(share)) => Some(share),
                 _ => None,
             },
             tco_saved: summary.tco_saved,

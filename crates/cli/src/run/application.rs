@@ -11,22 +11,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
-use terrace_core::cost::{tco_measured, MeasuredTier, TierCost};
+use terrace_core::cost::{tco_measured, MeasuredTier, TierCost, BYTES_PER_GIB};
 use terrace_core::hotness::{RegionHistory, WindowSeen};
-use terrace_core::plan::{
-    Analytical, Model, Plan, Policy, RegionView, Slowdown, Threshold, Torture, Waterfall,
-};
+use terrace_core::latency::Latency;
+use terrace_core::plan::{Plan, Policy, RegionView, Why};
+use terrace_core::shrink::{TierAverage, ZSMALLOC_OVERHEAD};
 use terrace_core::tier::{MediumKind, Pool, TierId, TierSpec};
 use terrace_core::wire::{
     split_message, Configure, FromRuntime, Hello, PlanEntry, RegionReport, Report, TierConfig,
-    ToRuntime, NOTE_BYTES_MAX, REFUSALS, VERSION,
+    TierReport, ToRuntime, NOTE_BYTES_MAX, REFUSALS, VERSION,
 };
 
+use super::cold_age;
+use super::decisions::{Decisions, Known as Weighed};
+use super::kernel_two_tier::KernelTwoTier;
+use super::memory_limit;
 use super::pressure::Meter;
+use super::recording::{self, Known};
 use super::session::Shared;
 use super::signals;
 use crate::config::{self, Config, PolicyKind};
 use crate::doctor::{self, TrackerChoice};
+use crate::policy;
 use crate::status::ApplicationStatus;
 
 /// The first windows find out what there is to follow; nothing is planned in them yet.
@@ -35,12 +41,13 @@ const SHORT_WINDOWS: u32 = 2;
 const SHORT_WINDOW_SHARE: f64 = 0.25;
 /// Longest second window of a planner that continues another's work.
 const CATCH_UP: Duration = Duration::from_millis(400);
+/// Windows in which too little is known to say that a budget cannot be kept: as many as hotness is
+/// averaged over, and the short ones.
+const SETTLING_WINDOWS: u32 = 8;
 /// Faults after which a tier's measured latency replaces the estimate.
-const FAULTS_TO_TRUST: u64 = 200;
+pub(super) const FAULTS_TO_TRUST: u64 = 200;
 /// Pages after which a tier's measured ratio replaces the estimate.
 const PAGES_TO_TRUST: u64 = 2_048;
-/// Pool bytes per stored byte in a zsmalloc pool that is not being emptied.
-const ZSMALLOC_OVERHEAD: f64 = 1.04;
 /// What serving a fault costs besides decoding: reading the message, the copy, the pool.
 const SERVICE_NS: f64 = 2_500.0;
 
@@ -53,52 +60,47 @@ pub(super) struct Application {
     shared: Arc<Shared>,
     tracker: TrackerChoice,
     policy: Option<Box<dyn Policy>>,
+    /// Where plans are carried out by the kernel instead of the runtime.
+    kernel: Option<KernelTwoTier>,
     meter: Meter,
+    /// Whether it was said that the budget of money cannot be kept.
+    said_over: bool,
+    /// By compressed tier.
+    latencies: Vec<Latency>,
+    decisions: Arc<Decisions>,
+    /// What the last plan was made of.
+    weighed: Weighed,
     /// By region: its history, and the window it was last reported in.
     histories: HashMap<u64, (RegionHistory, u32)>,
     first_seen: Instant,
     /// The report before, and the planner's CPU time then.
     last: Option<(Report, u64)>,
     planner_cpu_ns: u64,
+    /// What the last plan was made of, where a trace is recorded.
+    known: Option<Known>,
 }
 
 impl Application {
     pub(super) fn new(pid: u32, stream: UnixStream, shared: Arc<Shared>) -> Application {
-        let policy = shared.config.policy;
-        let torture_seed = shared.config.run.torture_seed;
-        // A page comes back somewhere in a window and cools for the given number of them, counting
-        // that one.
-        let residence = f64::from(shared.config.run.cooling_windows) - 0.5;
-        let limits = shared.config.limits();
         Application {
+            decisions: shared.decisions_of(pid, policy::residence(&shared.config)),
+            weighed: Weighed::default(),
             pid,
             meter: Meter::new(pid),
             command: command_of(pid),
             stream,
             buffer: Vec::new(),
-            policy: match policy.kind {
-                _ if torture_seed != 0 => Some(Box::new(Torture::new(torture_seed))),
-                PolicyKind::None => None,
-                PolicyKind::Analytical => {
-                    let run = &shared.config.run;
-                    let model = Model::new(residence, policy.usd_per_core_month, run.window_s);
-                    let analytical = Analytical::new(policy.alpha).with_model(model);
-                    Some(Box::new(analytical.with_limits(limits)))
-                }
-                PolicyKind::Slowdown => {
-                    let slowdown = Slowdown::new(policy.max_slowdown).with_residence(residence);
-                    Some(Box::new(slowdown.with_limits(limits)))
-                }
-                PolicyKind::Waterfall => {
-                    Some(Box::new(Waterfall::new(threshold(policy.threshold))))
-                }
-            },
+            policy: policy::build(&shared.config),
+            kernel: None,
             shared,
             tracker: doctor::tracker(),
+            said_over: false,
+            latencies: Vec::new(),
             histories: HashMap::new(),
             first_seen: Instant::now(),
             last: None,
             planner_cpu_ns: 0,
+            known: None,
         }
     }
 
@@ -122,6 +124,15 @@ impl Application {
     pub(super) fn serve_after(mut self, hello: &Hello) -> Result<()> {
         self.shared.has_door(self.pid, hello.pid);
         // What it was built to, if it was: it has said what that is, and we have agreed.
+        if self.shared.config.policy.kind == PolicyKind::KernelTwoTier {
+            let run = &self.shared.config.run;
+            match KernelTwoTier::new(self.pid, run.cooling_windows, run.move_mib_s) {
+                Ok(kernel) => self.kernel = Some(kernel),
+                // A child that has ended already.
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                Err(e) => return Err(e).context("its pages cannot be handed to the kernel"),
+            }
+        }
         let built = hello.in_force.clone().map(|c| Configure { note: self.note(), ..c });
         let configure = built.unwrap_or_else(|| self.configure());
         if self.send(&ToRuntime::Configure(configure)).is_err() {
@@ -134,7 +145,7 @@ impl Application {
             // One that has hung up may have said why, and has ended otherwise.
             let _ = self.send(&ToRuntime::Window(window + 1));
             let report = match self.receive() {
-                Ok(Some(FromRuntime::Report(r))) => *r,
+                Ok(Some(FromRuntime::Report(r))) => self.as_placed(*r),
                 Ok(Some(FromRuntime::Refused(why))) => bail!("{why}"),
                 Ok(Some(FromRuntime::Hello(_))) => bail!("its runtime said hello twice"),
                 Ok(None) => break,
@@ -145,12 +156,21 @@ impl Application {
             let (plan, entries) = self.plan(&report);
             let solve = solve_start.elapsed();
             let _ = self.send(&ToRuntime::Plan(entries));
-            self.planner_cpu_ns += signals::thread_cpu_ns() - cpu_before;
+            self.decisions.record(&report, &self.weighed, plan.as_ref());
+            let mover_ns = self.kernel.as_ref().map_or(0, KernelTwoTier::take_cpu_ns);
+            self.planner_cpu_ns += signals::thread_cpu_ns() - cpu_before + mover_ns;
             self.publish(&report, &plan, solve);
+            self.record(&report, plan.as_ref());
             self.histories.retain(|_, h| h.1 == window);
             self.last = Some((report, self.planner_cpu_ns));
         }
+        self.decisions.finish();
+        self.shared.scored(self.pid, self.hindsight());
         Ok(())
+    }
+
+    fn hindsight(&self) -> Value {
+        self.decisions.hindsight(self.shared.config.tiers.iter().map(|t| t.name.as_str()))
     }
 
     /// How long the planner's `n`th window lasts. One who continues another's work comes late: the
@@ -183,25 +203,55 @@ impl Application {
             cooling_windows: clamp8(c.run.cooling_windows, 64),
             move_threads: clamp8(c.run.move_threads, 8),
             move_mib_s: u32::try_from(c.run.move_mib_s).unwrap_or(0),
-            tiers: tiers_of(c),
+            // What the kernel holds is no tier of the runtime.
+            tiers: if self.kernel.is_some() { Vec::new() } else { tiers_of(c) },
             torture_seed: c.run.torture_seed,
             note: self.note(),
+            samples_came_back: c.policy.kind == PolicyKind::ColdAge && c.run.torture_seed == 0,
         }
+    }
+
+    /// A report with what the kernel holds for us, where it does.
+    fn as_placed(&mut self, mut report: Report) -> Report {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.observe(&mut report);
+        }
+        report
     }
 
     // ---- report -> plan --------------------------------------------------------------------
 
     fn plan(&mut self, report: &Report) -> (Option<Plan>, Vec<PlanEntry>) {
+        let averages = self.averages(report);
         let regions: Vec<RegionView> =
-            report.regions.iter().map(|r| self.view(r, report.window)).collect();
+            report.regions.iter().map(|r| self.view(r, report.window, &averages)).collect();
         let tiers = self.costs(report);
         let before = self.last.as_ref().map(|(report, cpu_ns)| (report, *cpu_ns));
         let measured = self.meter.window(report, self.planner_cpu_ns, before);
-        let Some(policy) = &mut self.policy else { return (None, Vec::new()) };
+        if self.shared.recorder.is_some() {
+            let (regions, costs) = (regions.clone(), tiers.clone());
+            self.known = Some(Known { regions, costs, measured });
+        }
+        let beside = self.beside(report);
+        let contention = measured.map_or(1.0, |m| m.contention);
+        let Some(policy) = &mut self.policy else {
+            self.weighed = Weighed { regions, tiers, contention };
+            return (None, Vec::new());
+        };
+        policy.beside(beside);
         if let Some(measured) = measured {
             policy.learn(&measured);
         }
+        if self.shared.config.policy.kind == PolicyKind::ColdAge {
+            policy.limit(memory_limit::is_reached(self.pid));
+        }
         let plan = policy.plan(&regions, &tiers);
+        // Once it is known what pages shrink to; and once is enough.
+        let is_over = matches!(plan.why, Why::OverMoney { .. }) && report.window > SETTLING_WINDOWS;
+        if is_over && !self.said_over {
+            self.said_over = true;
+            eprintln!("terrace: process {}: {}", self.pid, plan.why);
+        }
         let mut moves = plan.moves.clone();
         // What is in use and in the wrong place first, hottest first, then the coldest downwards:
         // if time runs out, what was not done is what mattered least.
@@ -215,51 +265,62 @@ impl Application {
         if self.shared.config.run.torture_seed == 0 {
             moves.sort_by(by_importance);
         }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.carry_out(&moves);
+            moves.clear();
+        }
         let entries = moves.iter().map(|m| PlanEntry { region: m.id, tier: m.to }).collect();
+        self.weighed = Weighed { regions, tiers, contention };
         (Some(plan), entries)
     }
 
-    fn view(&mut self, r: &RegionReport, window: u32) -> RegionView {
+    fn view(&mut self, r: &RegionReport, window: u32, averages: &[TierAverage]) -> RegionView {
         let (history, seen_in) = self.histories.entry(r.region).or_default();
         *seen_in = window;
         // A region that was not sampled and holds nothing in tiers was not observed.
-        if r.samples > 0 || r.tier != 0 || r.stored > 0 {
-            let faults = r.faults.min(512) as u16;
-            history.observe(WindowSeen {
-                present: r.resident_at_open,
-                stored: r.stored.saturating_add(faults),
-                sampled: u16::from(r.samples),
-                hits: u16::from(r.hits),
-                faults,
-            });
+        let faults = r.faults.min(512) as u16;
+        let is_observed = r.samples > 0 || r.tier != 0 || r.stored > 0;
+        let seen = is_observed.then(|| WindowSeen {
+            present: r.resident_at_open,
+            stored: r.stored.saturating_add(faults),
+            sampled: u16::from(r.samples),
+            hits: u16::from(r.hits),
+            faults,
+        });
+        if let Some(seen) = seen {
+            history.observe(seen);
         }
+        let (ratios, refused) = r.shrunk.ratios(averages);
         RegionView {
+            ratios,
+            refused,
             pages: u32::from(r.resident) + u32::from(r.stored),
             resident: u32::from(r.resident),
             hotness: history.hotness(),
             windows_seen: history.windows_seen(),
             newest: history.newest(),
+            long: history.long(),
+            rest_windows: history.rest_windows(),
+            seen,
             ..RegionView::at(r.region, TierId(r.tier))
         }
     }
 
     /// What each tier costs: as measured, or as estimated from a sample of the application's own
     /// pages until there is enough to measure.
-    fn costs(&self, report: &Report) -> Vec<TierCost> {
+    fn costs(&mut self, report: &Report) -> Vec<TierCost> {
         let config = &self.shared.config;
+        self.latencies.resize(report.tiers.len(), Latency::default());
         let mut costs = vec![TierCost::dram(config.dram().usd_per_gib_month)];
-        for (spec, t) in config.tiers.iter().zip(&report.tiers) {
+        let tiers = config.tiers.iter().zip(&report.tiers);
+        for ((spec, t), latency) in tiers.zip(&mut self.latencies) {
             let estimated = SERVICE_NS + report.fault_overhead_ns as f64;
-            let fault_ns = if t.faults >= FAULTS_TO_TRUST {
-                t.fault_ns_mean as f64
-            } else {
-                estimated + f64::from(t.estimated_decode_ns)
-            };
+            let estimated = estimated + f64::from(t.estimated_decode_ns);
+            let fault_ns = latency.observe(t.faults, t.fault_ns_total, estimated);
             // zbud's loss is in the pairing, which the estimate tried out; zsmalloc's is small. How
             // fragmented a pool happens to be says nothing about what one more page takes.
-            let encoded = t.pages.saturating_sub(t.same_pages);
-            let ratio = if spec.pool == Pool::Zsmalloc && encoded >= PAGES_TO_TRUST {
-                t.stored_bytes as f64 / (encoded * 4096) as f64 * ZSMALLOC_OVERHEAD
+            let ratio = if let (Pool::Zsmalloc, Some(encoded)) = (spec.pool, encoded_share(t)) {
+                encoded * ZSMALLOC_OVERHEAD
             } else if t.estimated_ratio_milli > 0 {
                 f64::from(t.estimated_ratio_milli) / 1000.0
             } else {
@@ -269,6 +330,36 @@ impl Application {
             costs.push(TierCost { fault_ns, usd_per_gib_month, ratio: ratio.clamp(0.01, 1.0) });
         }
         costs
+    }
+
+    /// Price of the memory that is in no region: what is not followed, and the runtime's own.
+    fn beside(&self, report: &Report) -> f64 {
+        let config = &self.shared.config;
+        let tiers = config.tiers.iter().zip(&report.tiers);
+        let pools = tiers.map(|(spec, t)| match spec.medium.kind.is_resident() {
+            true => t.pool_bytes,
+            false => 0,
+        });
+        let resident: u64 = report.regions.iter().map(|r| u64::from(r.resident) * 4096).sum();
+        let beside = report.rss_bytes.saturating_sub(pools.sum::<u64>() + resident);
+        beside as f64 / BYTES_PER_GIB * config.dram().usd_per_gib_month
+    }
+
+    /// What the tiers' codecs do on average.
+    fn averages(&self, report: &Report) -> Vec<TierAverage> {
+        let tiers = self.shared.config.tiers.iter().zip(&report.tiers);
+        let average = |(spec, t): (&TierSpec, &TierReport)| {
+            let estimated = f64::from(t.estimated_encoded_milli) / 1000.0;
+            let estimated = (t.estimated_encoded_milli > 0).then_some(estimated);
+            TierAverage {
+                codec: spec.codec,
+                level: spec.level,
+                pool: spec.pool,
+                has_blocks: spec.block_kib > 0,
+                encoded: encoded_share(t).or(estimated),
+            }
+        };
+        tiers.map(average).collect()
     }
 
     // ---- what happened, for people ---------------------------------------------------------
@@ -297,6 +388,18 @@ impl Application {
             last,
             totals,
         });
+    }
+
+    /// Adds the window to the trace, if one is recorded.
+    fn record(&mut self, report: &Report, plan: Option<&Plan>) {
+        let Some(known) = self.known.take() else { return };
+        let Some(recorder) = &self.shared.recorder else { return };
+        let money = self.money(report);
+        let before = self.last.as_ref().map(|(report, _)| report);
+        let process =
+            recording::process(report, before, &known, (money.managed_bytes, money.saved));
+        let rows = recording::rows(self.pid, report, &known, plan);
+        recorder.window(&self.command, process, rows, &known.costs);
     }
 
     /// One line of the timeline: the fields of docs/timeline.md.
@@ -335,8 +438,11 @@ impl Application {
         }
         let cpu_ns = report.runtime_cpu_ns + self.planner_cpu_ns;
         let policy = config.policy;
-        let waterfall = policy.kind == PolicyKind::Waterfall;
-        let threshold = waterfall.then(|| policy.threshold.to_string());
+        let has_threshold = matches!(
+            policy.kind,
+            PolicyKind::Waterfall | PolicyKind::TwoTier | PolicyKind::KernelTwoTier
+        );
+        let threshold = has_threshold.then(|| policy.threshold.to_string());
         let idle = "the policy is none: nothing is moved";
         let why = plan.as_ref().map_or(idle.to_string(), |p| p.why.to_string());
         json!({
@@ -347,6 +453,7 @@ impl Application {
             "alpha": (policy.kind == PolicyKind::Analytical).then_some(policy.alpha),
             "max_slowdown": (policy.kind == PolicyKind::Slowdown).then_some(policy.max_slowdown),
             "threshold": threshold,
+            "cold_age": cold_age::timeline(self.policy.as_deref(), policy.cold_age),
             "tracker": self.tracker,
             "tiers": tiers,
             "rss_bytes": report.rss_bytes,
@@ -357,6 +464,7 @@ impl Application {
             "usd_saved_per_month": money.usd_saved_real,
             "stalled_ms": ms(report.stalled_ns, before.map(|b| b.stalled_ns)),
             "terrace_cpu_ms": ms(cpu_ns, cpu_before),
+            "fault_service_ms": ms(service_ns(report), before.map(service_ns)),
             "plan": {
                 "moves": plan.as_ref().map_or(0, |p| p.moves.len()),
                 "why": why,
@@ -371,6 +479,7 @@ impl Application {
             },
             "pages_moved": pages_moved(report),
             "faults_total": report.tiers.iter().map(|t| t.faults).sum::<u64>(),
+            "hindsight": self.hindsight(),
         })
     }
 
@@ -391,12 +500,10 @@ impl Application {
             pool_bytes: report.runtime_bytes + beside,
             usd_per_gib_month: dram,
         };
-        let tier = |spec: &terrace_core::tier::TierSpec, t: &terrace_core::wire::TierReport| {
-            MeasuredTier {
-                original_bytes: t.pages * 4096,
-                pool_bytes: t.pool_bytes,
-                usd_per_gib_month: spec.medium.usd_per_gib_month,
-            }
+        let tier = |spec: &TierSpec, t: &TierReport| MeasuredTier {
+            original_bytes: t.pages * 4096,
+            pool_bytes: t.pool_bytes,
+            usd_per_gib_month: spec.medium.usd_per_gib_month,
         };
         let mut all = vec![runtime];
         let mut real = vec![runtime];
@@ -450,6 +557,20 @@ struct Money {
     usd_saved_real: f64,
 }
 
+/// Processor time of serving faults since the start: what threads waited, without what waking
+/// costs on either side.
+fn service_ns(report: &Report) -> u64 {
+    let from_tiers: u64 = report.tiers.iter().map(|t| t.faults).sum();
+    let beside = report.zero_faults + report.sample_faults + report.staged_faults;
+    report.stalled_ns.saturating_sub((from_tiers + beside) * report.fault_overhead_ns)
+}
+
+/// Encoded bytes / original bytes of what a tier holds, once that is enough to go by.
+fn encoded_share(t: &TierReport) -> Option<f64> {
+    let encoded = t.pages.saturating_sub(t.same_pages);
+    (encoded >= PAGES_TO_TRUST).then(|| t.stored_bytes as f64 / (encoded * 4096) as f64)
+}
+
 /// Pages that came home because somebody touched them or one of their neighbours: from a tier, or
 /// caught on the way there.
 fn faulted_pages(report: &Report) -> u64 {
@@ -478,19 +599,24 @@ pub(super) fn tiers_of(config: &Config) -> Vec<TierConfig> {
     config.tiers.iter().map(tier).collect()
 }
 
-fn threshold(t: config::Threshold) -> Threshold {
-    match (t, t.share()) {
-        (config::Threshold::Hotness(h), _) => Threshold::Value(h as f32),
-        (_, share) => Threshold::Share(share.unwrap_or(0.0)),
-    }
+fn command_of(pid: u32) -> String {
+    on_one_line(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
 }
 
-fn command_of(pid: u32) -> String {
-    let raw = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<String> = raw
-        .split(|&b| b == 0)
-        .filter(|w| !w.is_empty())
-        .map(|w| String::from_utf8_lossy(w).into_owned())
-        .collect();
+/// Words that end with a zero byte, each on the same line: one may be a whole script.
+fn on_one_line(raw: &[u8]) -> String {
+    let text = String::from_utf8_lossy(raw);
+    let words: Vec<&str> =
+        text.split(|c: char| c.is_control() || c == ' ').filter(|w| !w.is_empty()).collect();
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_command_is_one_line_whatever_its_words_hold() {
+        let raw = b"python3\0-c\0import time\nprint(1)\n\0\0x  y\0";
+        assert_eq!(super::on_one_line(raw), "python3 -c import time print(1) x y");
+        assert_eq!(super::on_one_line(b""), "");
+    }
 }

@@ -28,6 +28,9 @@ pub struct AttachArgs {
     /// Append one JSON object per window to FILE (docs/timeline.md)
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
+    /// Record every region's windows as a Parquet file for `terrace sim` (docs/sim.md)
+    #[arg(long, value_name = "TRACE")]
+    record: Option<PathBuf>,
     /// Say nothing unless something is wrong
     #[arg(long, short)]
     quiet: bool,
@@ -42,7 +45,7 @@ pub fn attach(args: AttachArgs) -> Result<i32> {
     let pid = signals::peer(&stream).map_or(args.pid, |(pid, _)| pid);
     let config = configuration(&args.config, &hello, pid)?;
     signals::hold_back_end();
-    let session = session::Session::open(config, &args.timeline)?;
+    let session = session::Session::open(config, &args.timeline, &args.record)?;
     let shared = session.shared();
     let (tell, told) = std::sync::mpsc::channel();
     let done = tell.clone();
@@ -54,7 +57,11 @@ pub fn attach(args: AttachArgs) -> Result<i32> {
         let _ = tell.send(End::Signal(signals::wait_for_end()));
     });
     let end = told.recv().context("waiting for the program")?;
-    if let (Some(line), false) = (session.summary(), args.quiet) {
+    let trace = session.end_recording().unwrap_or_else(|e| {
+        eprintln!("terrace: {e:#}");
+        None
+    });
+    for line in [session.summary(), trace].into_iter().flatten().filter(|_| !args.quiet) {
         eprintln!("terrace: {line}");
     }
     match end {
@@ -176,6 +183,7 @@ mod tests {
             tiers: tiers_of(config),
             torture_seed: 0,
             note: write::whole(config),
+            samples_came_back: false,
         };
         Hello { version: VERSION, pid: 9, uffd_features: 0, window: 8, in_force: Some(in_force) }
     }
@@ -204,7 +212,7 @@ mod tests {
         let args = ConfigArgs { preset: Some(Preset::Tierscape), ..ConfigArgs::default() };
         let why = configuration(&args, &hello(&then), 9).unwrap_err().to_string();
         assert!(
-            why.contains("cannot be changed while it runs; it has zbud+lz4(1)+dram, "),
+            why.contains("cannot be changed while it runs; it has zsmalloc+lz4(1)+dram, "),
             "{why}"
         );
         let none = Config { tiers: Vec::new(), ..then };

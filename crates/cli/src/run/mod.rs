@@ -15,9 +15,18 @@ use crate::config::ConfigArgs;
 use crate::doctor;
 use crate::preflight::{self, uffd_probe};
 
+mod answer;
 mod application;
 pub mod attach;
+mod cold_age;
+mod decisions;
+mod kernel_two_tier;
+mod limits;
+mod memory_limit;
+mod pageout;
 mod pressure;
+mod reason;
+mod recording;
 mod session;
 pub(crate) mod signals;
 
@@ -31,6 +40,9 @@ pub struct RunArgs {
     /// Append one JSON object per application and window to FILE (docs/timeline.md)
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
+    /// Record every region's windows as a Parquet file for `terrace sim` (docs/sim.md)
+    #[arg(long, value_name = "TRACE")]
+    record: Option<PathBuf>,
     /// Where tiering is not possible, run the program untiered and say so
     #[arg(long)]
     best_effort: bool,
@@ -43,6 +55,10 @@ pub struct RunArgs {
     /// (docs/core-dumps.md)
     #[arg(long)]
     core_dumps: bool,
+    /// Leave forked children untiered, also those that live long and hold much
+    /// (docs/forked-children.md)
+    #[arg(long)]
+    no_forked_children: bool,
     /// Say nothing unless something is wrong
     #[arg(long, short)]
     quiet: bool,
@@ -71,7 +87,7 @@ pub fn run(args: RunArgs) -> Result<i32> {
     let mut command = Command::new(&name);
     let session = match prepare(&name) {
         Ok((program, library)) => {
-            let session = session::Session::open(config, &args.timeline)?;
+            let session = session::Session::open(config, &args.timeline, &args.record)?;
             let mut preload = library.into_os_string();
             if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
                 preload.push(":");
@@ -81,6 +97,12 @@ pub fn run(args: RunArgs) -> Result<i32> {
             command = Command::new(program.path);
             command.arg0(&name).env("LD_PRELOAD", preload);
             command.env("TERRACE_SOCKET", session.link_path());
+            let children = match (args.no_forked_children, args.torture.is_some()) {
+                (true, _) => "never",
+                (_, true) => "soon",
+                _ => "",
+            };
+            command.env("TERRACE_FORKED_CHILDREN", children);
             if args.core_dumps {
                 command.env("TERRACE_CORE_DUMPS", "1");
             }
@@ -99,8 +121,13 @@ pub fn run(args: RunArgs) -> Result<i32> {
     signals::forward_to(child.id());
     let status = child.wait().context("waiting for the program")?;
     signals::forward_to(0);
-    if let (Some(session), false) = (session, args.quiet) {
-        if let Some(line) = session.summary() {
+    if let Some(session) = session {
+        // A trace that cannot be finished must not hide how the program ended.
+        let trace = session.end_recording().unwrap_or_else(|e| {
+            eprintln!("terrace: {e:#}");
+            None
+        });
+        for line in [session.summary(), trace].into_iter().flatten().filter(|_| !args.quiet) {
             eprintln!("terrace: {line}");
         }
     }

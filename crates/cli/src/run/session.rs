@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -15,23 +15,37 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::application::Application;
-use super::signals;
+use super::decisions::Decisions;
+use super::{answer, signals};
 use crate::config::Config;
+use crate::explain::Question;
+use crate::sim::costs;
 use crate::status::{self, ApplicationStatus, SessionStatus};
+use crate::trace::record::{Finished, Recorder};
+use crate::trace::Meta;
 
 /// A question is one short line; whoever does not send it in this time is not `terrace status`.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The longest question has a few numbers.
+const QUESTION_MAX_BYTES: u64 = 4096;
+
 /// How often, and how long apart, it is looked whether an application that hung up has ended.
 const DESERTED_LOOKS: u32 = 25;
 const DESERTED_PAUSE: Duration = Duration::from_millis(20);
+/// Characters of a command in the last line of a session: a script may be one of its words.
+const COMMAND_CHARS_MAX: usize = 80;
 
 /// What the threads of a session share.
 pub(super) struct Shared {
     /// What was asked for.
     pub config: Config,
+    /// The trace that is recorded, if one is.
+    pub recorder: Option<Recorder>,
     timeline: Option<Mutex<File>>,
     applications: Mutex<BTreeMap<u32, ApplicationStatus>>,
+    /// By process, for `terrace explain`.
+    decisions: Mutex<BTreeMap<u32, Arc<Decisions>>>,
     /// Where runtimes listen, by process as we see it (theirs may have another id for themselves).
     doors: Mutex<BTreeMap<u32, PathBuf>>,
 }
@@ -45,13 +59,21 @@ pub(super) struct Session {
 
 impl Session {
     /// Opens the sockets and starts to listen.
-    pub(super) fn open(config: Config, timeline: &Option<PathBuf>) -> Result<Session> {
+    pub(super) fn open(
+        config: Config,
+        timeline: &Option<PathBuf>,
+        record: &Option<PathBuf>,
+    ) -> Result<Session> {
         let timeline = timeline.as_ref().map(|path| open_timeline(path)).transpose()?;
         let ask = status::session_socket_path(std::process::id())
             .context("no place for this session's socket")?;
         let link = ask.with_extension("link");
         let (applications, doors) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { config, timeline, applications, doors });
+        let meta = Meta::of_run(&config, &costs::nominal(&config));
+        let recorder = record.as_ref().map(|path| Recorder::start(path, meta)).transpose()?;
+        let decisions = Mutex::default();
+        let shared = Shared { config, recorder, timeline, applications, decisions, doors };
+        let shared = Arc::new(shared);
         let session = Session { shared: shared.clone(), link, ask };
         let (links, asks) = (listen(&session.link)?, listen(&session.ask)?);
         let for_links = shared.clone();
@@ -75,6 +97,17 @@ impl Session {
         self.shared.clone()
     }
 
+    /// Ends the trace that is recorded, if one is, and says what it is.
+    pub(super) fn end_recording(&self) -> Result<Option<String>> {
+        let Some(recorder) = &self.shared.recorder else { return Ok(None) };
+        let finished = recorder.finish().context("--record")?;
+        let line = |f: Finished| {
+            let each = f.bytes as f64 / f.rows.max(1) as f64;
+            format!("trace of {} region-windows, {} bytes, {each:.1} each", f.rows, f.bytes)
+        };
+        Ok(Some(finished.map_or("there was nothing to record".into(), line)))
+    }
+
     /// Where runtimes connect.
     pub(super) fn link_path(&self) -> &Path {
         &self.link
@@ -91,19 +124,30 @@ impl Session {
         };
         Some(format!(
             "{} (pid {}): at its last window {:.1} % of memory TCO saved on {:.0} MiB; \
-             {:.0} faults served, {:.2} s waited for them in all",
-            a.command,
+             {:.0} faults served, {:.2} s waited for them in all{}",
+            shortened(&a.command),
             a.pid,
             number(&a.last, "tco_saved") * 100.0,
             number(&a.last, "managed_bytes") / f64::from(1 << 20),
             number(&a.totals, "faults"),
             number(&a.totals, "stalled_ms") / 1000.0,
+            hindsight(&a.last["hindsight"]),
         ))
+    }
+}
+
+/// The beginning of a command that is longer than a line has room for.
+fn shortened(command: &str) -> String {
+    match command.char_indices().nth(COMMAND_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &command[..end]),
+        None => command.to_owned(),
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
+        // Where nothing was started, nothing is left behind.
+        let _ = self.end_recording();
         let pids: Vec<u32> = self.shared.doors().keys().copied().collect();
         for pid in pids {
             self.shared.remove_deserted(pid);
@@ -120,12 +164,39 @@ impl Drop for Session {
 }
 
 impl Shared {
-    fn applications(&self) -> MutexGuard<'_, BTreeMap<u32, ApplicationStatus>> {
+    pub(super) fn applications(&self) -> MutexGuard<'_, BTreeMap<u32, ApplicationStatus>> {
         self.applications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn doors(&self) -> MutexGuard<'_, BTreeMap<u32, PathBuf>> {
         self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all_decisions(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Decisions>>> {
+        self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A fresh record of what is decided for process `pid`, in which pages that come back stay for
+    /// `residence_windows`.
+    pub(super) fn decisions_of(&self, pid: u32, residence_windows: f64) -> Arc<Decisions> {
+        let fresh = Arc::new(Decisions::new(residence_windows, self.config.run.window_s));
+        self.all_decisions().insert(pid, fresh.clone());
+        fresh
+    }
+
+    /// What was decided for process `pid`, while it is planned for.
+    pub(super) fn decisions(&self, pid: u32) -> Option<Arc<Decisions>> {
+        self.all_decisions().get(&pid).cloned()
+    }
+
+    /// An application has ended, and hindsight has the last word on it.
+    pub(super) fn scored(&self, pid: u32, hindsight: serde_json::Value) {
+        self.all_decisions().remove(&pid);
+        if let Some(application) = self.applications().get_mut(&pid) {
+            if application.last.is_object() {
+                application.last["hindsight"] = hindsight;
+            }
+        }
     }
 
     /// Notes where the runtime of process `pid` listens, which calls itself `own_pid`.
@@ -135,10 +206,11 @@ impl Shared {
         }
     }
 
-    /// Removes the socket of a process that has ended. Whether it is still there.
+    /// Removes the socket of a process that has ended. Whether it is still there. (A child that it
+    /// forked last may not have come to close its copy of what listens there.)
     fn remove_deserted(&self, pid: u32) -> bool {
         let Some(path) = self.doors().get(&pid).cloned() else { return false };
-        if status::is_deserted(&path) {
+        if status::is_deserted(&path) || has_ended(pid) {
             let _ = std::fs::remove_file(&path);
         }
         path.exists()
@@ -156,19 +228,32 @@ impl Shared {
     }
 }
 
-/// Removes the sockets in `folder` of runtimes whose process is gone.
+/// What the end report says of hindsight: nothing if nothing was ever demoted.
+fn hindsight(all: &serde_json::Value) -> String {
+    let demotions = all["demotions"].as_u64().unwrap_or(0);
+    match all["share_right"].as_f64() {
+        Some(share) if demotions > 0 => {
+            format!("; of {demotions} demotions {:.1} % were right in hindsight", share * 100.0)
+        }
+        _ => String::new(),
+    }
+}
+
+/// Whether a process is gone, or waits to be asked for its exit status.
+fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().get(..1));
+    matches!(state, None | Some("Z" | "X"))
+}
+
+/// Removes the sockets in `folder` of runtimes whose process is gone. Their names have the ids that
+/// processes have for themselves, which may be those of others here, or of nobody.
 fn remove_doors_of_the_dead(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let is_door = path.extension().is_some_and(|e| e == "runtime");
         let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
-        let is_gone = |pid| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.rsplit(')')
-                .next()
-                .is_none_or(|rest| matches!(rest.trim_start().get(..1), None | Some("Z" | "X")))
-        };
-        if is_door && pid.is_some_and(is_gone) && status::is_deserted(&path) {
+        if is_door && pid.is_some_and(has_ended) && status::is_deserted(&path) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -211,14 +296,22 @@ fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
     shared.doors().remove(&pid);
 }
 
-fn answer(mut stream: UnixStream, shared: &Shared) -> std::io::Result<()> {
+fn answer(mut stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
     stream.set_read_timeout(Some(ASK_TIMEOUT))?;
     stream.set_write_timeout(Some(ASK_TIMEOUT))?;
     if signals::trusted_peer(&stream).is_none() {
         return Ok(());
     }
     let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line)?;
+    BufReader::new((&stream).take(QUESTION_MAX_BYTES)).read_line(&mut line)?;
+    if let Some(question) = Question::parse(&line) {
+        // Takes longer, and must not keep others waiting.
+        let shared = shared.clone();
+        std::thread::spawn(move || {
+            let _ = writeln!(stream, "{}", answer::answer(&question, &shared));
+        });
+        return Ok(());
+    }
     if line.trim_end() != status::ASK {
         return writeln!(stream, "{{\"error\":\"send {}\"}}", status::ASK.replace('"', "'"));
     }
@@ -227,4 +320,16 @@ fn answer(mut stream: UnixStream, shared: &Shared) -> std::io::Result<()> {
     let all = SessionStatus { supervisor_pid: std::process::id(), applications, processes };
     serde_json::to_writer(&stream, &all)?;
     writeln!(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_is_cut_between_characters() {
+        assert_eq!(shortened("redis-server --port 1"), "redis-server --port 1");
+        let long = "\u{e9}".repeat(COMMAND_CHARS_MAX + 1);
+        assert_eq!(shortened(&long), format!("{}...", "\u{e9}".repeat(COMMAND_CHARS_MAX)));
+    }
 }

@@ -66,6 +66,16 @@ fn application_table(out: &mut String, supervisor_pid: u32, application: &Applic
         number(&last["window"]),
         faults_total(last)
     );
+    if let Some(share) = last["hindsight"]["share_right"].as_f64() {
+        let hindsight = &last["hindsight"];
+        let _ = writeln!(
+            out,
+            "  hindsight {:.1} % of {} demotions were right; those that were not lost {} USD",
+            share * 100.0,
+            number(&hindsight["demotions"]),
+            hindsight["regret_usd"].as_f64().map_or("-".into(), crate::explain::money)
+        );
+    }
     let _ = writeln!(out, "  policy    {}", policy(last));
     let _ = writeln!(
         out,
@@ -73,6 +83,9 @@ fn application_table(out: &mut String, supervisor_pid: u32, application: &Applic
         moves(&last["plan"]["moves"]),
         text(&last["plan"]["why"])
     );
+    if last["cold_age"].is_object() {
+        let _ = writeln!(out, "  cold age  {}", cold_age(&last["cold_age"]));
+    }
     let _ = writeln!(
         out,
         "  tracker   {}; why not better: {}",
@@ -139,6 +152,35 @@ fn policy(last: &Value) -> String {
             Value::Null => {}
             Value::String(s) => out += &format!(", {knob} {s}"),
             other => out += &format!(", {knob} {other}"),
+        }
+    }
+    out
+}
+
+/// What the cold-age policy knows, in a line.
+fn cold_age(facts: &Value) -> String {
+    let percent = |key: &str, digits: usize| match facts[key].as_f64() {
+        Some(share) => format!("{:.*} %", digits, share * 100.0),
+        None => "-".into(),
+    };
+    let threshold = match facts["threshold_s"].as_f64() {
+        Some(seconds) => format!("{seconds:.1} s"),
+        None => "none".into(),
+    };
+    let pages = |key: &str| bytes(facts[key].as_u64().map(|p| p.saturating_mul(PAGE_BYTES)));
+    let mut out = format!(
+        "threshold {threshold}; {} of the working set ({}) came back in minute {}, {} allowed; \
+         {} of {} cold is far",
+        percent("promotion_rate", 3),
+        pages("working_set_pages"),
+        number(&facts["minutes"]),
+        percent("promotion_rate_allowed", 3),
+        percent("coverage", 1),
+        pages("cold_pages"),
+    );
+    for (key, what) in [("is_warm", "warming up"), ("is_at_limit", "at the memory limit")] {
+        if facts[key] == (key == "is_at_limit") {
+            out += &format!("; {what}: nothing is demoted");
         }
     }
     out

@@ -26,9 +26,10 @@
 //! leave of the budget. And `alpha` = 1 is taken to mean "off": the solver alone would still demote
 //! regions that are never touched, because that costs no time.
 
+use super::correction::Correction;
 use super::limits::{Limit, Limited};
 use super::mckp::{Choices, GAP_ACCEPTED};
-use super::{Plan, Policy, RegionView, Why};
+use super::{terms, Measured, Plan, Policy, RegionView, Terms, Why};
 use crate::cost::{self, TierCost, K_Y};
 use crate::tier::{TierId, MAX_TIERS};
 
@@ -46,6 +47,13 @@ pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
 /// Windows over which a move pays: as many as hotness is averaged over, because a region's plan
 /// does not change faster than its hotness does.
 pub const STAY_WINDOWS: f64 = 4.0;
+
+/// Share of a region's pages touched in a window from which it counts as in full use: whatever is
+/// taken down is back before the next window, even if the sums say that a tenth of it would stay.
+const IN_FULL_USE: f64 = 0.9;
+
+/// Windows after which a page that was refused is tried again.
+const RETRY_WINDOWS: f64 = 16.0;
 
 /// What the paper's equations leave out.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -94,10 +102,24 @@ impl Model {
     }
 }
 
+/// A budget that is an amount of money, for all that the application takes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Money {
+    /// US dollars per month.
+    Usd(f64),
+    /// A share of what it would cost with all in DRAM, 0 to 1.
+    Share(f64),
+}
+
 /// The policy; see the head of the file.
 #[derive(Debug)]
 pub struct Analytical {
     alpha: f64,
+    /// Instead of the knob.
+    money: Option<Money>,
+    /// What the application costs besides its regions.
+    beside: f64,
+    correction: Correction,
     model: Model,
     limits: Vec<Limit>,
     solver: Limited,
@@ -114,6 +136,9 @@ impl Analytical {
         let alpha = if alpha.is_nan() { 1.0 } else { alpha.clamp(0.0, 1.0) };
         Analytical {
             alpha,
+            money: None,
+            beside: 0.0,
+            correction: Correction::default(),
             model: Model::PAPER,
             limits: Vec::new(),
             solver: Limited::default(),
@@ -133,6 +158,21 @@ impl Analytical {
         Analytical { limits, ..self }
     }
 
+    /// A policy with an amount of money in the place of the knob. Not a number, or below 0: none.
+    pub fn for_money(money: Money) -> Analytical {
+        let at_least_0 = |x: f64| if x.is_nan() { 0.0 } else { x.max(0.0) };
+        let money = match money {
+            Money::Usd(usd) => Money::Usd(at_least_0(usd)),
+            Money::Share(share) => Money::Share(at_least_0(share)),
+        };
+        Analytical { money: Some(money), ..Analytical::new(0.0) }
+    }
+
+    /// Faults that come for each that is expected, `k` of equation 8.
+    pub fn correction(&self) -> f64 {
+        self.correction.k()
+    }
+
     /// The knob, 0 to 1.
     pub fn alpha(&self) -> f64 {
         self.alpha
@@ -142,7 +182,7 @@ impl Analytical {
 /// What to expect of a region in a compressed tier, whichever it is.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Expected {
-    /// Pages that are back in DRAM, on average.
+    /// Pages that are in DRAM on average: those that are back, and those that no tier takes.
     pub back: f64,
     /// Faults per window.
     pub faults: f64,
@@ -153,14 +193,31 @@ impl Expected {
     /// touched at random at rate `l` per window, so that `1 - exp(-l)` of them are touched in one;
     /// it then alternates between being stored (for `1 / l` windows) and being back (for the
     /// residence). Without residence: none back, and `hotness` faults (equation 7).
+    ///
+    /// Where nearly all pages are touched in a window (`IN_FULL_USE`) no rate can be told from
+    /// how many they are: the region counts as back whole, and saves nothing.
     pub fn of(hotness: f64, pages: f64, residence_windows: f64) -> Expected {
         if residence_windows <= 0.0 || pages <= 0.0 {
             return Expected { back: 0.0, faults: hotness };
         }
-        // A region of which every page was touched has no finite rate; 98 % is as hot as it gets.
-        let rate = -(1.0 - (hotness / pages).min(0.98)).ln();
+        if hotness >= IN_FULL_USE * pages {
+            return Expected { back: pages, faults: pages / residence_windows };
+        }
+        let rate = -(1.0 - hotness / pages).ln();
         let cycle = 1.0 + residence_windows * rate;
         Expected { back: pages * residence_windows * rate / cycle, faults: pages * rate / cycle }
+    }
+
+    /// For this region with this hotness. What no tier takes is in DRAM and does not fault.
+    pub fn of_region(region: &RegionView, hotness: f64, residence_windows: f64) -> Expected {
+        let pages = f64::from(region.pages);
+        let all = Expected::of(hotness, pages, residence_windows);
+        if region.refused == 0 {
+            return all;
+        }
+        let refused = region.pages_refused();
+        let taken = 1.0 - f64::from(region.refused) / 255.0;
+        Expected { back: all.back * taken + refused, faults: all.faults * taken }
     }
 
     /// For all regions listed in `known`, in that order.
@@ -169,7 +226,7 @@ impl Expected {
         out.extend(known.iter().map(|&index| {
             let region = &regions[index as usize];
             let hotness = f64::from(region.hotness_usable());
-            Expected::of(hotness, f64::from(region.pages), model.residence_windows)
+            Expected::of_region(region, hotness, model.residence_windows)
         }));
     }
 }
@@ -222,12 +279,9 @@ impl<'a> RegionChoices<'a> {
         choices
     }
 
+    #[inline]
     fn region(&self, item: usize) -> &RegionView {
         &self.regions[self.known[item] as usize]
-    }
-
-    fn pages(&self, item: usize) -> f64 {
-        f64::from(self.region(item).pages)
     }
 
     /// Price of a page of `region` in `option`: at the region's own ratio if that is known.
@@ -242,6 +296,7 @@ impl<'a> RegionChoices<'a> {
     }
 
     /// Expected faults per window of an item in `option`.
+    #[inline]
     pub fn faults(&self, item: usize, option: usize) -> f64 {
         if option == 0 {
             return 0.0;
@@ -250,8 +305,21 @@ impl<'a> RegionChoices<'a> {
     }
 
     /// Processor time per window that an item costs in `option`, in nanoseconds.
+    #[inline]
     fn cpu_ns(&self, item: usize, option: usize) -> f64 {
         self.faults(item, option) * (self.fault_ns[option] + self.model.again_ns())
+    }
+
+    /// Moving a region to another tier, spread over its stay there.
+    #[inline]
+    fn away_ns(&self, region: &RegionView) -> f64 {
+        (f64::from(region.pages) - region.pages_refused()) * self.model.move_ns() / STAY_WINDOWS
+    }
+
+    /// Trying pages again that were refused, in any tier.
+    #[inline]
+    fn retried_ns(&self, region: &RegionView) -> f64 {
+        region.pages_refused() * self.model.move_ns() / RETRY_WINDOWS
     }
 
     /// What the cheapest placement of all items costs (equation 10, item by item).
@@ -271,11 +339,13 @@ impl Choices for RegionChoices<'_> {
     }
     #[inline]
     fn perf(&self, item: usize, option: usize) -> f64 {
-        let cpu_ns = self.cpu_ns(item, option);
+        let region = self.region(item);
+        let again = if option == 0 { 0.0 } else { self.retried_ns(region) };
+        let cpu_ns = self.cpu_ns(item, option) + again;
         if usize::from(self.current[item]) == option {
             return cpu_ns;
         }
-        cpu_ns + self.pages(item) * self.model.move_ns() / STAY_WINDOWS
+        cpu_ns + self.away_ns(region)
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
@@ -294,7 +364,9 @@ impl Choices for RegionChoices<'_> {
     fn bytes(&self, item: usize, option: usize) -> f64 {
         let region = self.region(item);
         let ratio = region.ratios.get(option).unwrap_or(self.ratio[option]);
-        f64::from(region.pages) * PAGE_BYTES * ratio
+        // What it refuses takes nothing there, and in DRAM it is there whatever is chosen.
+        let refused = if option == 0 { 0.0 } else { region.pages_refused() };
+        (f64::from(region.pages) - refused) * PAGE_BYTES * ratio
     }
     #[inline]
     fn row(&self, item: usize, perf: &mut [f64; MAX_TIERS], tco: &mut [f64; MAX_TIERS]) {
@@ -303,14 +375,16 @@ impl Choices for RegionChoices<'_> {
         let (pages, back) = (f64::from(region.pages), expected.back);
         let dram = self.usd_per_page(region, 0);
         let here = usize::from(self.current[item]);
-        let away = pages * self.model.move_ns() / STAY_WINDOWS;
+        let away = self.away_ns(region);
+        let retried = self.retried_ns(region);
         let again = self.model.again_ns();
         let faults = K_Y * expected.faults;
         perf[0] = if here == 0 { 0.0 } else { away };
         tco[0] = pages * dram;
         for option in 1..self.options {
             let cpu_ns = faults * (self.fault_ns[option] + again);
-            perf[option] = if here == option { cpu_ns } else { cpu_ns + away };
+            let busy_ns = cpu_ns + retried;
+            perf[option] = if here == option { busy_ns } else { busy_ns + away };
             tco[option] = (pages - back) * self.usd_per_page(region, option)
                 + back * dram
                 + cpu_ns * self.model.usd_per_cpu_ns;
@@ -339,12 +413,20 @@ pub(super) fn left_by_pinned(
 }
 
 impl Policy for Analytical {
+    fn learn(&mut self, measured: &Measured) {
+        self.correction.learn(measured.faults);
+    }
+
+    fn beside(&mut self, usd_per_month: f64) {
+        self.beside = if usd_per_month.is_finite() { usd_per_month.max(0.0) } else { 0.0 };
+    }
+
     fn plan(&mut self, regions: &[RegionView], tiers: &[TierCost]) -> Plan {
         let tiers = &tiers[..tiers.len().min(MAX_TIERS)];
         if regions.is_empty() || tiers.len() < 2 {
             return Plan::empty(regions, tiers, Why::NothingToPlan);
         }
-        if self.alpha >= 1.0 {
+        if self.alpha >= 1.0 && self.money.is_none() {
             let to = vec![TierId::DRAM.0; regions.len()];
             return Plan::to_tiers(regions, tiers, &to, Why::AllInDram);
         }
@@ -373,6 +455,10 @@ impl Policy for Analytical {
         let alpha = self.alpha;
         let model = self.model;
         Expected::of_all(regions, &self.known, model, &mut self.expected);
+        let k = self.correction.k();
+        if k != 1.0 {
+            self.expected.iter_mut().for_each(|expected| expected.faults *= k);
+        }
         let choices =
             RegionChoices::new(regions, &self.known, &self.current, &self.expected, tiers, model);
         let limits = left_by_pinned(&self.limits, regions, tiers, &to);
@@ -385,7 +471,15 @@ impl Policy for Analytical {
         } else {
             cost::tco_min(pages, tiers)
         };
-        let budget = tco_min + alpha * (tco_max - tco_min);
+        let allowed = match self.money {
+            None => None,
+            Some(Money::Usd(usd)) => Some(usd),
+            Some(Money::Share(share)) => Some(share * (tco_max + self.beside)),
+        };
+        let budget = match allowed {
+            None => tco_min + alpha * (tco_max - tco_min),
+            Some(usd) => (usd - self.beside).max(0.0),
+        };
         let left = budget * (1.0 + BUDGET_SLACK) - pinned;
         let solution = self.solver.solve(&choices, &limits, left, &self.current).solution;
         for (&index, &option) in self.known.iter().zip(&solution.choice) {
@@ -393,13 +487,20 @@ impl Policy for Analytical {
         }
         // A search that ran to its end knows more than the linear bound does.
         let searched = if solution.proven { GAP_ACCEPTED } else { 1.0 };
-        let why = if solution.feasible {
-            Why::WithinBudget { alpha, budget, gap: solution.gap_to_lp.min(searched) }
-        } else {
-            Why::OverBudget { alpha, budget }
+        let gap = solution.gap_to_lp.min(searched);
+        let why = match (allowed, solution.feasible) {
+            (None, true) => Why::WithinBudget { alpha, budget, gap },
+            (None, false) => Why::OverBudget { alpha, budget },
+            (Some(usd), true) => Why::WithinMoney { budget: usd, left: budget, gap },
+            (Some(usd), false) => {
+                Why::OverMoney { budget: usd, cheapest: solution.tco + pinned + self.beside }
+            }
         };
         let mut plan = Plan::to_tiers(regions, tiers, &to, why);
-        if model != Model::PAPER || !limits.is_empty() {
+        // Lambda is time for money; the bill has a price of its own for processor time already.
+        let priced = solution.feasible.then(|| terms::price(1.0 / solution.lambda)).flatten();
+        plan.terms = Terms { model, usd_per_ns: priced, ..Terms::NONE };
+        if model != Model::PAPER || !limits.is_empty() || k != 1.0 {
             let chosen = || solution.choice.iter().enumerate().map(|(i, &j)| (i, usize::from(j)));
             plan.expected_faults = chosen().map(|(i, j)| choices.faults(i, j)).sum();
             plan.expected_perf_ns =
@@ -407,6 +508,7 @@ impl Policy for Analytical {
             plan.expected_tco = pinned + chosen().map(|(i, j)| choices.tco(i, j)).sum::<f64>();
             plan.tco_min = tco_min;
         }
+        self.correction.expect(plan.expected_faults / k, plan.is_settled(regions));
         plan
     }
 }
@@ -526,8 +628,11 @@ mod tests {
         let Expected { back, faults } = Expected::of(256.0, 512.0, 1.0);
         assert!((back - 209.6).abs() < 0.1 && (faults - 209.6).abs() < 0.1, "{back} {faults}");
         assert_eq!(Expected::of(256.0, 512.0, 0.0), Expected { back: 0.0, faults: 256.0 });
-        let back = Expected::of(512.0, 512.0, 1.5).back;
-        assert!(back < 512.0 && back > 430.0, "{back}");
+        let back = Expected::of(450.0, 512.0, 1.5).back;
+        assert!((back - 389.3).abs() < 0.5, "{back}");
+        let back_whole = Expected { back: 512.0, faults: 512.0 / 1.5 };
+        assert_eq!(Expected::of(461.0, 512.0, 1.5), back_whole);
+        assert_eq!(Expected::of(512.0, 512.0, 1.5), back_whole);
 
         // A region in full use and a cold one, and a knob that asks for nearly all there is to
         // save: the paper's equations push the hot one down, where it cannot stay.
@@ -546,16 +651,16 @@ mod tests {
         // A page a dollar; the quick tier saves half of it. A core at 20 dollars, windows of one
         // second: a fault (5 us, and 20 us to go down again) in every window is 0.5 milli-dollars.
         // So a region may have 256 / 0.0005 = 512,000 of them: never too many.
-        let hot = [region(0, 500.0, 0, 512)];
+        let hot = [region(0, 440.0, 0, 512)];
         let plan = |usd_per_core_month| {
             let model = Model::new(1.0, usd_per_core_month, 1.0);
             Analytical::new(0.0).with_model(model).plan(&hot, &tiers()[..2]).recommended
         };
         assert_eq!(plan(20.0)[..2], [0, 512]);
-        // 500 of 512 in a window: rate 3.75, 404 back, 404 faults; 108 pages save 54 dollars a
-        // month, and 404 * 25 us of each second are 1 % of a core.
-        assert_eq!(plan(5_000.0)[..2], [0, 512]);
-        assert_eq!(plan(6_000.0)[..2], [512, 0]);
+        // 440 of 512 in a window: rate 1.96, 339 back, 339 faults; 173 pages save 86 dollars a
+        // month, and 339 * 25 us of each second are 0.85 % of a core.
+        assert_eq!(plan(9_500.0)[..2], [0, 512]);
+        assert_eq!(plan(11_000.0)[..2], [512, 0]);
         // Nonsense is the paper's model, not a panic.
         let odd = Model { residence_windows: f64::NAN, usd_per_cpu_ns: -1.0, contention: 7.0 };
         assert_eq!(Analytical::new(0.0).with_model(odd).model, Model::PAPER);

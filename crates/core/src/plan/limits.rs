@@ -113,12 +113,14 @@ pub struct Limited {
     solver: Solver,
     quick: Solver,
     prices: Vec<f64>,
+    /// Those of [`Limited::cheapest`], which are of money.
+    prices_of_money: Vec<f64>,
 }
 
 impl Default for Limited {
     fn default() -> Limited {
         let (solver, quick) = (Solver::default(), Solver::without_closing());
-        Limited { solver, quick, prices: Vec::new() }
+        Limited { solver, quick, prices: Vec::new(), prices_of_money: Vec::new() }
     }
 }
 
@@ -160,9 +162,9 @@ impl Limited {
     pub fn cheapest<C: Choices>(&mut self, costs: &C, limits: &[Limit], current: &[u8]) -> Answer {
         let swapped = Swapped(costs);
         // With as much to spend as there is, the cheapest answer always exists.
-        let prices = core::mem::take(&mut self.prices);
+        core::mem::swap(&mut self.prices, &mut self.prices_of_money);
         let found = self.within(&swapped, limits, NO_BUDGET, current);
-        self.prices = prices;
+        core::mem::swap(&mut self.prices, &mut self.prices_of_money);
         let (mut solution, is_within) = match found {
             Some(found) => (found.solution, found.is_within),
             None => (self.solver.solve(&swapped, NO_BUDGET, current), false),
@@ -458,6 +460,9 @@ struct Repair<'a, C> {
     /// Bytes that count for each limit.
     used: Vec<f64>,
     candidates: Vec<Candidate>,
+    /// Items of which some change was nearly free at first. Others have none that is, because only
+    /// a change of their own could give them one.
+    near: Vec<u32>,
 }
 
 /// A change of one item, and what it costs by the thing that it gains.
@@ -492,8 +497,46 @@ impl<'a, C: Choices> Repair<'a, C> {
         let choice = found.choice;
         let (perf, tco) = totals(costs, &choice);
         let used = limits.iter().map(|limit| used_by(costs, &choice, limit)).collect();
-        let (lambda, candidates) = (found.lambda, Vec::new());
-        Repair { costs, limits, priced, budget, lambda, choice, perf, tco, used, candidates }
+        let (lambda, candidates, near) = (found.lambda, Vec::new(), Vec::new());
+        let mut repair = Repair {
+            costs,
+            limits,
+            priced,
+            budget,
+            lambda,
+            choice,
+            perf,
+            tco,
+            used,
+            candidates,
+            near,
+        };
+        repair.find_near();
+        repair
+    }
+
+    /// One reading of all items, so that the rounds need not read them all again and again.
+    fn find_near(&mut self) {
+        let (mut perf, mut tco) = ([0.0; MAX_TIERS], [0.0; MAX_TIERS]);
+        let mut bytes = [0.0; MAX_TIERS];
+        let options = self.costs.options();
+        for item in 0..self.choice.len() {
+            let from = usize::from(self.choice[item]);
+            self.costs.row(item, &mut perf, &mut tco);
+            for (option, bytes) in bytes.iter_mut().enumerate().take(options) {
+                *bytes = self.priced.of_bytes(item, option);
+            }
+            let reduced = |o: usize| perf[o] + self.lambda * tco[o] + bytes[o];
+            let before = reduced(from);
+            let is_near = (0..options).any(|to| {
+                let money = self.lambda * (tco[from] - tco[to]);
+                let gain = (perf[from] - perf[to]).max(money).max(bytes[from]).max(bytes[to]);
+                to != from && reduced(to) - before <= NARROW * gain
+            });
+            if is_near {
+                self.near.push(item as u32);
+            }
+        }
     }
 
     fn run(&mut self) -> Answer {
@@ -553,11 +596,18 @@ impl<'a, C: Choices> Repair<'a, C> {
             Goal::Money => self.lambda,
             Goal::Time => 1.0,
         };
-        for dearest in [NARROW * price, whole] {
+        for (dearest, is_narrow) in [(NARROW * price, true), (whole, false)] {
             if self.is_met(goal) {
                 return;
             }
-            self.collect(goal, dearest);
+            self.candidates.clear();
+            if is_narrow {
+                let near = core::mem::take(&mut self.near);
+                self.collect(goal, dearest, near.iter().map(|&item| item as usize));
+                self.near = near;
+            } else {
+                self.collect(goal, dearest, 0..self.choice.len());
+            }
             let mut candidates = core::mem::take(&mut self.candidates);
             candidates.sort_unstable_by(|a, b| {
                 a.rate.total_cmp(&b.rate).then(a.item.cmp(&b.item)).then(a.option.cmp(&b.option))
@@ -575,11 +625,10 @@ impl<'a, C: Choices> Repair<'a, C> {
         }
     }
 
-    fn collect(&mut self, goal: Goal, dearest: f64) {
-        self.candidates.clear();
+    fn collect(&mut self, goal: Goal, dearest: f64, items: impl Iterator<Item = usize>) {
         let (mut perf, mut tco) = ([0.0; MAX_TIERS], [0.0; MAX_TIERS]);
         let options = self.costs.options();
-        for item in 0..self.choice.len() {
+        for item in items {
             let from = usize::from(self.choice[item]);
             match goal {
                 Goal::Room(at) if !self.limits[at].counts(from) => continue,

@@ -10,12 +10,22 @@
 //! | [`Analytical`] | `analytical.rs` | 5.2 | least time in faults for a budget of money |
 //! | [`Torture`] | `torture.rs` | - | everything down, anywhere, at random: for tests |
 //! | [`Slowdown`] | `slowdown.rs` | - | least money for a slowdown that is accepted |
+//! | [`TwoTier`] | `two_tier.rs` | 7.1 | demote a share of the data to one tier, and no further |
+//! | [`ColdAgePolicy`] | `cold_age.rs` | - | down what is so old that hardly any of it comes back |
+//!
+//! `ColdAgePolicy` is software-defined far memory ([`crate::coldage`]), `TwoTier` what TierScape is
+//! compared with.
 //!
 //! `mckp.rs` is the solver behind the last two, `closing.rs` its last step, `limits.rs` what it
-//! does about media that are full.
+//! does about media that are full. `terms.rs` repeats a plan's sums for those who ask why.
 
 mod analytical;
 mod closing;
+mod cold_age;
+mod correction;
+#[cfg(test)]
+mod fixtures;
+mod ledger;
 pub mod limits;
 #[cfg(test)]
 mod limits_fuzz;
@@ -25,17 +35,26 @@ mod mckp_fuzz;
 mod slowdown;
 #[cfg(test)]
 mod slowdown_tests;
+#[cfg(test)]
+mod steady_tests;
+mod terms;
 pub mod torture;
+mod two_tier;
 mod waterfall;
 
-pub use analytical::{Analytical, Expected, Model, RegionChoices};
+pub use analytical::{Analytical, Expected, Model, Money, RegionChoices, MOVE_NS_PER_PAGE};
+pub use cold_age::{ColdAgePolicy, FarMemory};
 pub use slowdown::{Slowdown, SLOWDOWN_DEFAULT};
+pub use terms::{weigh, Place, Terms, Weighing};
 pub use torture::Torture;
+pub use two_tier::TwoTier;
 pub use waterfall::{Threshold, Waterfall};
 
 use core::fmt;
 
+use crate::coldage;
 use crate::cost::{self, TierCost, K_Y};
+use crate::hotness::WindowSeen;
 use crate::tier::{TierId, MAX_TIERS};
 
 /// What a policy knows about one region (2 MiB of address space).
@@ -55,8 +74,18 @@ pub struct RegionView {
     pub windows_seen: u8,
     /// Distinct pages touched in the newest window; 0 if only the average is known.
     pub newest: f32,
+    /// Distinct pages touched per window over many windows, 0 if that is not known
+    /// ([`crate::hotness::RegionHistory::long`]).
+    pub long: f32,
     /// What its pages shrink to, tier by tier, as far as that was seen.
     pub ratios: Ratios,
+    /// Share of its pages that no tier takes, in 1/255: they stay in DRAM wherever it is sent.
+    pub refused: u8,
+    /// Windows that it should still be left alone, because it came back as soon as it was taken
+    /// down ([`crate::setback`]).
+    pub rest_windows: u8,
+    /// What the newest window showed of it; `None` if nothing was watched.
+    pub seen: Option<WindowSeen>,
 }
 
 /// Stored bytes / original bytes of one region in each tier, as its own pages gave it. One byte a
@@ -96,8 +125,17 @@ impl RegionView {
             hotness: 0.0,
             windows_seen: 0,
             newest: 0.0,
+            long: 0.0,
             ratios: Ratios::UNKNOWN,
+            refused: 0,
+            rest_windows: 0,
+            seen: None,
         }
+    }
+
+    /// Its pages that no tier takes.
+    pub fn pages_refused(&self) -> f64 {
+        f64::from(self.pages) * f64::from(self.refused) / 255.0
     }
 
     /// Hotness as policies use it: not a number and below 0 become 0, and no more pages can be
@@ -157,6 +195,8 @@ pub struct Plan {
     pub tco_min: f64,
     /// The reason; `Display` makes a sentence of it.
     pub why: Why,
+    /// What it was weighed by.
+    pub terms: Terms,
 }
 
 /// Why a plan is as it is. `Display` gives one sentence for the person on call.
@@ -181,6 +221,22 @@ pub enum Why {
         alpha: f64,
         /// Budget in US dollars per month (equation 2).
         budget: f64,
+    },
+    /// Least time in faults for an amount of money.
+    WithinMoney {
+        /// Money for all of the application, in US dollars per month.
+        budget: f64,
+        /// Of that, what its regions may cost.
+        left: f64,
+        /// How far the placement can be from the best possible, as a share of its time.
+        gap: f64,
+    },
+    /// Even the cheapest placement costs more than that.
+    OverMoney {
+        /// Money for all of the application, in US dollars per month.
+        budget: f64,
+        /// What the cheapest placement costs, what is not in regions included.
+        cheapest: f64,
     },
     /// The cheapest placement whose expected time in faults and moves is within a slowdown.
     WithinSlowdown {
@@ -210,6 +266,34 @@ pub enum Why {
         /// Promoted because most of it had faulted back and it is not cold.
         back: u64,
     },
+    /// The two-tier policy: counts of regions.
+    TwoTier {
+        /// The tier.
+        tier: TierId,
+        /// Hottest region sent there, in distinct pages per window; 0 if none was.
+        hotness_max: f32,
+        /// Sent there from DRAM, or from another tier.
+        cold: u64,
+        /// Promoted because most of it had faulted back and it is not cold.
+        back: u64,
+    },
+    /// The cold-age policy.
+    ColdAge {
+        /// What it is doing.
+        state: FarMemory,
+        /// Lowest cold age threshold in seconds, if any page is cold enough.
+        threshold_s: Option<f64>,
+        /// Promotions in the newest minute, as a share of the working set, and what is allowed.
+        rate: f64,
+        /// See `rate`.
+        allowed: f64,
+        /// Share of the cold memory that is in far memory.
+        coverage: f64,
+        /// Regions sent down in this window, and those that are old enough and wait.
+        sent: u64,
+        /// See `sent`.
+        waiting: u64,
+    },
     /// Everything goes somewhere, at random.
     Torture {
         /// What is drawn from.
@@ -233,6 +317,17 @@ impl fmt::Display for Why {
                 "alpha {alpha} allows {budget:.4} USD a month, which even the cheapest placement \
                  exceeds while new regions are held back; it was chosen"
             ),
+            Why::WithinMoney { budget, left, gap } => write!(
+                f,
+                "{budget:.4} USD a month are allowed, {left:.4} of them for regions; least fault \
+                 time within that, proven to {:.2} %",
+                gap * 100.0
+            ),
+            Why::OverMoney { budget, cheapest } => write!(
+                f,
+                "{budget:.4} USD a month are allowed, and the cheapest placement costs \
+                 {cheapest:.4}; it was chosen"
+            ),
             Why::WithinSlowdown { target, newest, budget_ns, trim, correction, waiting, gap } => {
                 write!(
                     f,
@@ -250,6 +345,32 @@ impl fmt::Display for Why {
                 "{cold} regions at or below {hotness_max:.1} pages a window go to T1, {further} \
                  that stayed untouched go one tier further, {back} in use again return to DRAM"
             ),
+            Why::TwoTier { tier, hotness_max, cold, back } => write!(
+                f,
+                "{cold} regions at or below {hotness_max:.1} pages a window go to {tier}, {back} \
+                 in use again return to DRAM"
+            ),
+            Why::ColdAge { state, threshold_s, rate, allowed, coverage, sent, waiting } => {
+                match state {
+                    FarMemory::WarmingUp => write!(f, "warming up: nothing is demoted yet; ")?,
+                    FarMemory::AtLimit => {
+                        write!(f, "at the memory limit: no more is demoted; ")?;
+                    }
+                    FarMemory::Open => {}
+                }
+                match threshold_s {
+                    Some(age) => write!(f, "cold is what was not touched for {age:.1} s; ")?,
+                    None => write!(f, "no page is cold enough; ")?,
+                }
+                write!(
+                    f,
+                    "{:.3} % of the working set a minute came back, {:.3} % are allowed; {:.1} % \
+                     of the cold memory is far, {sent} regions follow, {waiting} wait",
+                    rate * 100.0,
+                    allowed * 100.0,
+                    coverage * 100.0
+                )
+            }
             Why::Torture { seed } => {
                 write!(f, "torture with seed {seed}: everything goes somewhere, at random")
             }
@@ -280,10 +401,28 @@ impl Measured {
     }
 }
 
+/// Share of the pages in tiers that a plan may still have to take there, for its expected faults to
+/// be those of the next window.
+const SETTLED: f64 = 0.05;
+
 /// Decides where regions go.
 pub trait Policy {
     /// Takes in what the last plan led to. Called before [`Policy::plan`], once a window.
     fn learn(&mut self, _measured: &Measured) {}
+
+    /// Says what the application costs besides its regions, in US dollars per month: memory that is
+    /// not followed, and the runtime's. Called before [`Policy::plan`]; only a budget that is an
+    /// amount of money depends on it.
+    fn beside(&mut self, _usd_per_month: f64) {}
+
+    /// Says whether the application is at the limit of its memory. Called before
+    /// [`Policy::plan`], if that is known.
+    fn limit(&mut self, _is_reached: bool) {}
+
+    /// What a cold-age policy knows, for reports.
+    fn cold_age(&self) -> Option<&coldage::Facts> {
+        None
+    }
 
     /// Plans the next window. `tiers[0]` is DRAM, and all of them are [`TierCost::is_valid`].
     fn plan(&mut self, regions: &[RegionView], tiers: &[TierCost]) -> Plan;
@@ -302,7 +441,9 @@ impl Plan {
             let to = TierId(dest);
             plan.recommended[to.index()] += u64::from(region.pages);
             hot[to.index()] += f64::from(region.hotness_usable());
-            let faulted_back = to != TierId::DRAM && region.resident > 0;
+            // What no tier takes is home all the same.
+            let home = region.pages_refused().ceil() as u32;
+            let faulted_back = to != TierId::DRAM && region.resident > home;
             if region.pages > 0 && (region.tier != to || faulted_back) {
                 let (region_index, from) = (index as u32, region.tier);
                 plan.moves.push(Move { region: region_index, id: region.id, from, to });
@@ -312,6 +453,19 @@ impl Plan {
         plan.expected_perf_ns = cost::perf_overhead_expected_ns(&hot, tiers, K_Y);
         plan.expected_tco = cost::tco(&plan.recommended, tiers);
         plan
+    }
+
+    /// Whether nearly all that it wants in tiers is there.
+    fn is_settled(&self, regions: &[RegionView]) -> bool {
+        // Pages that came back and go down again were expected to; half of a region was not.
+        let is_missing = |m: &&Move| {
+            let region = &regions[m.region as usize];
+            m.to != TierId::DRAM && (m.from != m.to || region.is_back_in_dram())
+        };
+        let missing = self.moves.iter().filter(is_missing);
+        let missing: u64 = missing.map(|m| u64::from(regions[m.region as usize].resident)).sum();
+        let wanted: u64 = self.recommended[1..].iter().sum();
+        missing as f64 <= SETTLED * wanted as f64
     }
 
     fn empty(regions: &[RegionView], tiers: &[TierCost], why: Why) -> Plan {
@@ -325,6 +479,7 @@ impl Plan {
             tco_max: cost::tco_max(pages, tiers),
             tco_min: cost::tco_min(pages, tiers),
             why,
+            terms: Terms::NONE,
         }
     }
 

@@ -21,18 +21,24 @@
 //! # What makes expectation and truth agree
 //!
 //! - *Faults.* The expected number is corrected by the factor `k` of equation 8 (1 in the paper),
-//!   learnt as real faults over expected ones: at most doubled in a window, and lowered by a
-//!   quarter of the way.
+//!   learnt as real faults over expected ones ([`super::correction`]).
 //! - *Rising regions.* Hotness is an average of four windows. What the last window says of a region
 //!   in a tier is exact (every touch is a fault), so that there it counts alone when it is far
 //!   above.
-//! - *Breaking the budget.* A window over what was accepted cuts the trim at once by as much as it
-//!   was over, to half at most; over by a fifth, nothing is taken down in the next window either.
-//!   Every window within it raises the trim by a tenth. The asymmetry is that of Senpai: too little
-//!   saved costs money, too much costs a promise.
+//! - *Setbacks.* What came back as soon as it was taken down counts as in full use for a while
+//!   ([`crate::setback`]).
+//! - *Breaking the budget.* A window that lost a fifth more than was accepted cuts the trim at once
+//!   by as much as it was over, to 0.8 at most, and nothing is taken down in the next window. Every
+//!   window within it raises the trim by a tenth.
+//! - *Debt.* What was lost beyond what is accepted is remembered until it is paid, and while it is,
+//!   regions count for what they were touched in many windows ([`super::ledger`]).
 //! - *Moves.* Taking a page down costs processor time now and saves money later. A plan may spend
 //!   on moves what its expected faults leave of the budget; those that save most come first, the
-//!   rest waits for the next window. Promotions always happen.
+//!   rest waits for the next window. A region is moved whole or not at all: where the budget is
+//!   worth less than two regions, what a window had left for moves while some waited is added to
+//!   the next one's, up to a region. Else a small program would never give one away. What a page
+//!   takes is learnt, as the processor time of a window by the pages it was to move. Promotions
+//!   always happen.
 //!
 //! # Rest
 //!
@@ -42,10 +48,13 @@
 //! every change of a measured ratio.
 
 use super::analytical::{Expected, Model, MOVE_NS_PER_PAGE};
+use super::correction::{Correction, FAULTS_MIN};
+use super::ledger::Ledger;
 use super::limits::{Limit, Limited, Swapped};
 use super::mckp::Choices;
-use super::{Measured, Plan, Policy, RegionChoices, RegionView, Why};
+use super::{terms, Measured, Plan, Policy, RegionChoices, RegionView, Terms, Why};
 use crate::cost::TierCost;
+use crate::hotness::PAGES_PER_REGION;
 use crate::tier::{TierId, MAX_TIERS};
 
 /// Slowdown that `terrace run` accepts unless told otherwise, as a share.
@@ -53,22 +62,14 @@ pub const SLOWDOWN_DEFAULT: f64 = 0.05;
 
 /// Part of the budget that plans use. What comes is scattered around what was expected, and the
 /// promise is of what comes.
-const USED_SHARE: f64 = 0.85;
+const USED_SHARE: f64 = 0.9;
 
 /// What a broken budget leaves of the trim at least, and what a kept one adds.
-const BACK_OFF: f64 = 0.5;
+const BACK_OFF: f64 = 0.8;
 const RECOVERY: f64 = 0.1;
 /// Lost time by accepted time from which the budget counts as broken, not only met.
 const BROKEN: f64 = 1.2;
 const TRIM_MIN: f64 = 1.0 / 64.0;
-
-/// Range of the correction of expected faults.
-const K_MIN: f64 = 0.25;
-const K_MAX: f64 = 16.0;
-/// Share of the way that the correction falls in a window.
-const K_FALL: f64 = 0.25;
-/// Faults in a window below which their number says nothing about the correction.
-const K_FAULTS_MIN: f64 = 64.0;
 
 /// Weight of the newest window in what counts as usual running time.
 const RUNNING_WEIGHT: f64 = 0.25;
@@ -82,6 +83,17 @@ const CONTENTION_MIN: f64 = 0.1;
 /// Least share of the movers' time that counts when a window's moves are counted: with processors
 /// idle, 40 ms of budget are 390 MiB.
 const PACE_MIN: f64 = 0.02;
+
+/// With a budget worth fewer pages than this, what a window has left for moves is kept for the
+/// next.
+const CREDIT_PAGES: u16 = 2 * PAGES_PER_REGION;
+
+/// What a page moved takes is learnt from windows that were to move so many at least (in others
+/// the processor time is mostly for other things), with this weight, and up to so much: blocks of
+/// zstd take three to four times [`MOVE_NS_PER_PAGE`].
+const LEARNT_PAGES_MIN: f64 = 1024.0;
+const LEARNT_WEIGHT: f64 = 0.25;
+const MOVE_NS_MAX: f64 = 5.0 * MOVE_NS_PER_PAGE;
 
 /// The newest window counts instead of the average where it is so much above it: beyond the
 /// scatter of touches, which would make every region look like its busiest window.
@@ -104,12 +116,16 @@ pub struct Slowdown {
     /// How much of a nanosecond of the runtime's processor time the application would have used.
     contention: f64,
     trim: f64,
-    k: f64,
+    correction: Correction,
+    ledger: Ledger,
     pause: u32,
+    /// Pages that could have been moved in the windows before, and were not.
+    unspent_pages: f64,
+    /// Processor time of a page moved, and how many the last plan was to move.
+    move_ns: f64,
+    planned_pages: f64,
     /// Slowdown of the newest window, as a share.
     newest: f64,
-    /// Faults that the last plan expected, uncorrected.
-    expected_faults: Option<f64>,
     known: Vec<u32>,
     current: Vec<u8>,
     expected: Vec<Expected>,
@@ -129,10 +145,13 @@ impl Slowdown {
             running_ns: None,
             contention: 1.0,
             trim: 1.0,
-            k: 1.0,
+            correction: Correction::default(),
+            ledger: Ledger::default(),
             pause: 0,
+            unspent_pages: 0.0,
+            move_ns: MOVE_NS_PER_PAGE,
+            planned_pages: 0.0,
             newest: 0.0,
-            expected_faults: None,
             known: Vec::new(),
             current: Vec::new(),
             expected: Vec::new(),
@@ -158,7 +177,7 @@ impl Slowdown {
 
     /// The correction of expected faults, `k` of equation 8.
     pub fn correction(&self) -> f64 {
-        self.k
+        self.correction.k()
     }
 
     /// Share of the budget that is in use: 1 unless it was broken of late.
@@ -166,10 +185,17 @@ impl Slowdown {
         self.trim
     }
 
+    /// Pages that could have been moved in the windows before, and were not.
+    #[cfg(test)]
+    pub(super) fn unspent_pages(&self) -> f64 {
+        self.unspent_pages
+    }
+
     /// Time for faults and moves in the next window, in nanoseconds; none before anything was
     /// measured.
     fn budget_ns(&self) -> f64 {
-        self.running_ns.map_or(0.0, |running| running * self.target * self.trim * USED_SHARE)
+        let share = self.target * self.trim * self.ledger.part() * USED_SHARE;
+        self.running_ns.map_or(0.0, |running| running * share)
     }
 
     fn take_in(&mut self, measured: &Measured) {
@@ -184,27 +210,27 @@ impl Slowdown {
         });
 
         let over = lost / (running * self.target).max(1.0);
-        if over > 1.0 && measured.faults > K_FAULTS_MIN {
+        self.ledger.book(over);
+        // What is only scattered around the budget is the ledger's business.
+        let is_broken = over > BROKEN && measured.faults > FAULTS_MIN;
+        if is_broken {
             self.trim = (self.trim * (1.0 / over).max(BACK_OFF)).max(TRIM_MIN);
         } else {
             self.trim = (self.trim + RECOVERY).min(1.0);
         }
-        let is_broken = over > BROKEN && measured.faults > K_FAULTS_MIN;
         self.pause = if is_broken { PAUSE_WINDOWS } else { self.pause.saturating_sub(1) };
-        if let Some(expected) = self.expected_faults {
-            let seen = (measured.faults / expected.max(K_FAULTS_MIN)).clamp(K_MIN, K_MAX);
-            if seen > self.k {
-                self.k = seen.min(2.0 * self.k);
-            } else if expected > K_FAULTS_MIN {
-                self.k += (seen - self.k) * K_FALL;
-            } else {
-                self.k += (1.0 - self.k).min(0.0) * K_FALL;
-            }
+        self.correction.learn(measured.faults);
+        if self.planned_pages >= LEARNT_PAGES_MIN {
+            let seen = (measured.cpu_ns / self.planned_pages).clamp(MOVE_NS_PER_PAGE, MOVE_NS_MAX);
+            self.move_ns += LEARNT_WEIGHT * (seen - self.move_ns);
         }
     }
 
     /// Hotness for this policy; see the head.
-    fn hotness(region: &RegionView) -> f64 {
+    pub(super) fn hotness(region: &RegionView) -> f64 {
+        if region.rest_windows > 0 {
+            return f64::from(region.pages);
+        }
         let average = region.hotness_usable();
         let rising = region.tier != TierId::DRAM && region.newest > RISING * average + RISING_PAGES;
         let hotness = if rising { region.newest.min(region.pages as f32) } else { average };
@@ -278,11 +304,14 @@ impl Policy for Slowdown {
         self.current.clear();
         self.current.extend(self.known.iter().map(|&index| to[index as usize]));
         self.expected.clear();
+        let (k, memory) = (self.correction.k(), self.ledger.memory());
         for &index in &self.known {
             let region = &regions[index as usize];
-            let hotness = Slowdown::hotness(region);
-            let one = Expected::of(hotness, f64::from(region.pages), self.residence_windows);
-            self.expected.push(Expected { faults: one.faults * self.k, ..one });
+            let recent = Slowdown::hotness(region);
+            let long = f64::from(region.long).min(f64::from(region.pages));
+            let hotness = recent + memory * (long - recent).max(0.0);
+            let one = Expected::of_region(region, hotness, self.residence_windows);
+            self.expected.push(Expected { faults: one.faults * k, ..one });
         }
         // Even where processors idle a move is not nothing: what moves to and fro is not settled.
         let contention = self.contention.max(CONTENTION_MIN);
@@ -297,10 +326,12 @@ impl Policy for Slowdown {
         let budget = self.budget_ns();
         let limits = super::analytical::left_by_pinned(&self.limits, regions, tiers, &to);
         let answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
+        // Time and money have changed places: lambda is money for time.
+        let priced = answer.solution.feasible.then(|| terms::price(answer.solution.lambda));
         let mut choice = answer.solution.choice;
 
         let time = Time { budget, contention: self.contention.max(PACE_MIN) };
-        let (waiting, expected_ns) = self.pace(regions, &steady, time, &mut demotions, &mut choice);
+        let paced = self.pace(regions, &steady, time, &mut demotions, &mut choice);
         for (&index, &option) in self.known.iter().zip(&choice) {
             to[index as usize] = option;
         }
@@ -318,27 +349,46 @@ impl Policy for Slowdown {
             newest: self.newest,
             budget_ns: budget,
             trim: self.trim,
-            correction: self.k,
-            waiting,
+            correction: k,
+            waiting: paced.waiting,
             gap: answer.solution.gap_to_lp,
         };
         let mut plan = Plan::to_tiers(regions, tiers, &to, why);
         if self.pause > 0 {
             plan.moves.retain(|m| m.to == TierId::DRAM);
         }
-        self.expected_faults = Some(faults / self.k);
+        let moved = plan.moves.iter().map(|m| f64::from(regions[m.region as usize].pages));
+        self.planned_pages = moved.sum();
+        // What the next window shall be held against: a debt says nothing about it.
+        let next = |(item, tier): (usize, usize)| match tier {
+            0 => 0.0,
+            _ => {
+                let region = &regions[self.known[item] as usize];
+                let hotness = Slowdown::hotness(region);
+                Expected::of_region(region, hotness, self.residence_windows).faults
+            }
+        };
+        let next = if memory > 0.0 { chosen().map(next).sum() } else { faults / k };
+        self.correction.expect(next, true);
         self.demotions = demotions;
+        self.unspent_pages = paced.unspent_pages;
         plan.expected_faults = faults;
-        plan.expected_perf_ns = expected_ns;
+        plan.expected_perf_ns = paced.stalled_ns;
         plan.expected_tco = money + pinned;
         plan.tco_min = tco_min;
+        plan.terms = Terms {
+            model,
+            correction: k,
+            newest_counts: true,
+            worth: WORTH,
+            usd_per_ns: priced.flatten(),
+        };
         plan
     }
 }
 
 impl Slowdown {
     /// Undoes the demotions for which this window has no time, those that save least first.
-    /// Returns how many, and the time in faults to expect.
     fn pace(
         &self,
         regions: &[RegionView],
@@ -346,7 +396,7 @@ impl Slowdown {
         time: Time,
         demotions: &mut Vec<(f64, u32)>,
         choice: &mut [u8],
-    ) -> (u64, f64) {
+    ) -> Paced {
         let mut stalled = 0.0;
         demotions.clear();
         for (item, &option) in choice.iter().enumerate() {
@@ -358,8 +408,9 @@ impl Slowdown {
                 demotions.push((saves / pages, item as u32));
             }
         }
+        let own = ((time.budget - stalled) / (self.move_ns * time.contention)).max(0.0);
         let allowed = match self.pause {
-            0 => ((time.budget - stalled) / (MOVE_NS_PER_PAGE * time.contention)).max(0.0),
+            0 => own + self.unspent_pages,
             _ => 0.0,
         };
         demotions.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -376,6 +427,22 @@ impl Slowdown {
             choice[item] = steady.current[item];
             stalled += steady.choices.stall_ns(item, usize::from(choice[item]));
         }
-        (waiting, stalled)
+        let whole = time.budget / (self.move_ns * time.contention);
+        let left = if waiting > 0 && whole < f64::from(CREDIT_PAGES) {
+            (allowed - spent).min(f64::from(PAGES_PER_REGION))
+        } else {
+            0.0
+        };
+        Paced { waiting, stalled_ns: stalled, unspent_pages: left }
     }
+}
+
+/// What became of the demotions of a plan.
+struct Paced {
+    /// How many wait for the next window.
+    waiting: u64,
+    /// Time in faults to expect.
+    stalled_ns: f64,
+    /// Pages that could have been moved besides, for the next window.
+    unspent_pages: f64,
 }

@@ -6,13 +6,13 @@ use crate::cost::TierCost;
 use crate::sim::{Machine, Outcome, Simulation};
 use crate::tier::TierId;
 
-const REGIONS: usize = 400;
+pub(super) const REGIONS: usize = 400;
 const WINDOW_NS: f64 = 5e9;
 const TARGET: f64 = 0.05;
 /// Windows until an application has been read and taken down.
-const WARM_UP: usize = 40;
+pub(super) const WARM_UP: usize = 40;
 
-fn machine() -> Machine {
+pub(super) fn machine() -> Machine {
     Machine {
         tiers: vec![
             TierCost::dram(0.3),
@@ -29,7 +29,7 @@ fn machine() -> Machine {
 }
 
 /// Numbers from a seed.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
     fn unit(&mut self) -> f64 {
@@ -49,13 +49,13 @@ impl Random {
 }
 
 /// Mean touches of region `rank` of an application in which few regions get most of the touches.
-fn zipf(rank: usize) -> f64 {
+pub(super) fn zipf(rank: usize) -> f64 {
     512.0 * (1.0 - (-40.0 / (1.0 + rank as f64).powf(1.3)).exp())
 }
 
-type Workload = fn(window: usize, region: usize) -> f64;
+pub(super) type Workload = fn(window: usize, region: usize) -> f64;
 
-const STATIONARY: Workload = |_, region| zipf(region);
+pub(super) const STATIONARY: Workload = |_, region| zipf(region);
 /// The order of all regions turns round.
 const PHASES: Workload = |window, region| match window >= 80 {
     true => zipf(REGIONS - 1 - region),
@@ -77,7 +77,7 @@ const BURSTS: Workload = |window, region| match (window % 30 >= 28, region % 3) 
     _ => zipf(region),
 };
 
-fn run(workload: Workload, windows: usize, policy: &mut dyn Policy) -> Vec<Outcome> {
+pub(super) fn run(workload: Workload, windows: usize, policy: &mut dyn Policy) -> Vec<Outcome> {
     let mut random = Random(7);
     let mut simulation = Simulation::new(machine(), &[512; REGIONS]);
     let mut outcomes = Vec::new();
@@ -90,7 +90,7 @@ fn run(workload: Workload, windows: usize, policy: &mut dyn Policy) -> Vec<Outco
     outcomes
 }
 
-fn policy() -> Slowdown {
+pub(super) fn policy() -> Slowdown {
     Slowdown::new(TARGET).with_residence(2.5)
 }
 
@@ -151,18 +151,21 @@ fn check(name: &str, workload: Workload, broken_max: f64, give_away: f64) {
     let quiet: Vec<&Outcome> = steady.iter().filter(|o| o.slowdown <= TARGET * 1.2).collect();
     let usual = quiet.iter().map(|o| o.slowdown).sum::<f64>() / quiet.len() as f64;
     assert!(usual <= TARGET, "{name}: {usual} slower where nothing broke it");
+    // The promise is of the mean, whatever breaks windows.
+    let mean = slowdown(steady);
+    assert!(mean <= 1.05 * TARGET, "{name}: {mean} slower on average");
     assert!(broken(steady) <= broken_max, "{name}: {} of windows broken", broken(steady));
     assert!(saved(steady) >= best - give_away, "{name}: {} of {best}", saved(steady));
 }
 
 #[test]
 fn a_stationary_application_is_never_slower_than_promised() {
-    check("stationary", STATIONARY, 0.0, 0.05);
+    check("stationary", STATIONARY, 0.0, 0.02);
 }
 
 #[test]
 fn a_phase_change_breaks_two_windows_at_most() {
-    check("phases", PHASES, 2.0 / 120.0, 0.04);
+    check("phases", PHASES, 2.0 / 120.0, 0.02);
     let outcomes = run(PHASES, 120, &mut policy());
     let over: Vec<usize> =
         (WARM_UP..120).filter(|&window| outcomes[window].slowdown > TARGET * 1.2).collect();
@@ -174,9 +177,10 @@ fn a_phase_change_breaks_two_windows_at_most() {
 
 #[test]
 fn scans_bursts_and_days_break_the_windows_they_begin_in() {
-    check("scans", SCANS, 0.06, 0.04);
-    check("bursts", BURSTS, 0.08, 0.06);
-    check("diurnal", DIURNAL, 0.05, 0.07);
+    // (4.2 % before the simulation let pages cool that a plan had brought home.)
+    check("scans", SCANS, 0.08, 0.03);
+    check("bursts", BURSTS, 0.08, 0.03);
+    check("diurnal", DIURNAL, 0.05, 0.03);
 }
 
 #[test]
@@ -207,7 +211,45 @@ fn a_growing_heap_is_taken_along() {
 fn a_stable_workload_rests() {
     let outcomes = run(STATIONARY, 160, &mut policy());
     let moving = restlessness(&outcomes[WARM_UP..]);
-    assert!(moving < 0.02, "{moving} of all regions change tiers in a window");
+    assert!(moving < 0.005, "{moving} of all regions change tiers in a window");
+}
+
+#[test]
+fn what_is_in_full_use_stays_however_much_time_there_is() {
+    // Eight regions that are read whole in every window and eight that nobody reads: the budget
+    // has time to bring all of it back and forth, and nothing to gain by that.
+    let mut simulation = Simulation::new(machine(), &[512; 16]);
+    let mut touched = [0.0f32; 16];
+    touched[..8].fill(512.0);
+    let (mut policy, mut random) = (policy(), Random(5));
+    for window in 0..120 {
+        let hits = |watched, share| random.hits(watched, share);
+        let outcome = simulation.window(&touched, WINDOW_NS, hits, &mut policy);
+        let down = outcome.plan.moves.iter().filter(|m| m.region < 8 && m.to != TierId::DRAM);
+        // (Four touches of four in the first window may still be chance.)
+        assert!(window < 2 || down.count() == 0, "window {window}");
+        assert!(window < 20 || outcome.plan.moves.is_empty(), "window {window}: it rests");
+        assert!(window < 20 || outcome.saved() > 0.4);
+    }
+}
+
+#[test]
+fn what_comes_back_at_once_is_tried_less_and_less() {
+    // Samples that miss half of the touches of eight regions which are read whole in every window.
+    let mut simulation = Simulation::new(machine(), &[512; 16]);
+    let mut touched = [0.0f32; 16];
+    touched[..8].fill(512.0);
+    let (mut policy, mut random, mut down) = (policy(), Random(5), Vec::new());
+    for _ in 0..120 {
+        let hits = |watched, share: f64| random.hits(watched, share / 2.0);
+        let outcome = simulation.window(&touched, WINDOW_NS, hits, &mut policy);
+        let hot = outcome.plan.moves.iter().filter(|m| m.region < 8 && m.to != TierId::DRAM);
+        down.push(hot.count());
+    }
+    let tries = |windows: core::ops::Range<usize>| down[windows].iter().sum::<usize>();
+    let (first, last) = (tries(0..30), tries(60..120));
+    assert!(first >= 8, "{down:?}: they must be tried, or the test tests nothing");
+    assert!(last <= 8 * 4, "{down:?}: more often than twice in every rest of 32 windows");
 }
 
 #[test]
@@ -221,14 +263,76 @@ fn a_broken_budget_stops_demotions_at_once() {
     assert_eq!(policy.trim(), 1.0);
     let outcome = simulation.window(&[512.0; REGIONS], WINDOW_NS, |n, _| n, &mut policy);
     assert!(outcome.slowdown > TARGET);
-    assert_eq!(policy.trim(), 0.5);
+    assert_eq!(policy.trim(), 0.8);
     assert!(outcome.plan.moves.iter().all(|step| step.to == TierId::DRAM));
-    assert!(matches!(outcome.plan.why, Why::WithinSlowdown { trim: 0.5, .. }));
+    assert!(matches!(outcome.plan.why, Why::WithinSlowdown { trim: 0.8, .. }));
     // Back up, slowly, once it is quiet again.
-    for _ in 0..3 {
-        simulation.window(&cold, WINDOW_NS, |_, _| 0, &mut policy);
+    simulation.window(&cold, WINDOW_NS, |_, _| 0, &mut policy);
+    assert!(policy.trim() > 0.85 && policy.trim() < 1.0, "{}", policy.trim());
+}
+
+#[test]
+fn what_a_window_has_left_for_moves_is_kept_until_a_region_fits() {
+    // Its own time is enough for 225 pages: 5 % of 100 ms, nine tenths of that, 20 us a page.
+    let cold = |page: u64| RegionView {
+        pages: 512,
+        resident: 512,
+        windows_seen: 4,
+        ..RegionView::at(page << 21, TierId::DRAM)
+    };
+    let mut regions = [cold(0), cold(1)];
+    let tiers = machine().tiers;
+    let mut policy = Slowdown::new(TARGET);
+    let quiet = Measured { running_ns: 1e8, contention: 1.0, ..Measured::default() };
+    let mut moved = Vec::new();
+    for window in 0..12 {
+        policy.learn(&quiet);
+        for step in policy.plan(&regions, &tiers).moves {
+            let region = &mut regions[step.region as usize];
+            (region.tier, region.resident) = (step.to, 0);
+            moved.push(window);
+        }
     }
-    assert!(policy.trim() > 0.7 && policy.trim() < 1.0, "{}", policy.trim());
+    // The third window has a region's worth, and so has the third or fourth after that.
+    assert!(moved.len() == 2 && moved[0] == 2 && (4..=6).contains(&moved[1]), "{moved:?}");
+    // With nothing that waits nothing is kept, and a broken budget forfeits it.
+    assert_eq!(policy.unspent_pages(), 0.0);
+    let mut policy = Slowdown::new(TARGET);
+    policy.learn(&quiet);
+    policy.plan(&[cold(0)], &tiers);
+    assert!(policy.unspent_pages() > 200.0);
+    policy.learn(&Measured { stalled_ns: 1e8, faults: 1e4, ..quiet });
+    policy.plan(&[cold(0)], &tiers);
+    assert_eq!(policy.unspent_pages(), 0.0);
+}
+
+#[test]
+fn moves_that_take_longer_than_thought_are_fewer() {
+    let cold = |page: u64| RegionView {
+        pages: 512,
+        resident: 512,
+        windows_seen: 4,
+        ..RegionView::at(page << 21, TierId::DRAM)
+    };
+    let regions: Vec<RegionView> = (0..1000).map(cold).collect();
+    let tiers = machine().tiers;
+    let mut policy = Slowdown::new(TARGET);
+    // The processors are idle otherwise, so that nothing is lost by it.
+    let mut measured = Measured { running_ns: 1e9, contention: 0.0, ..Measured::default() };
+    let mut regions_of_plans = Vec::new();
+    for _ in 0..40 {
+        policy.learn(&measured);
+        let planned = policy.plan(&regions, &tiers).moves.len();
+        measured.cpu_ns = planned as f64 * 512.0 * 60_000.0;
+        regions_of_plans.push(planned);
+    }
+    // 45 ms and a tenth of credit, of which a fiftieth counts: 41,250 pages of 60 us.
+    let (first, last) = (regions_of_plans[0], regions_of_plans[39]);
+    assert!(first > 2 * last && last == 41_250 / 512, "{regions_of_plans:?}");
+    // A window with few moves says nothing of them.
+    policy.plan(&[cold(0)], &tiers);
+    policy.learn(&Measured { cpu_ns: 1e9, ..measured });
+    assert_eq!(policy.plan(&regions, &tiers).moves.len(), last);
 }
 
 #[test]

@@ -120,23 +120,9 @@ impl Policy for Waterfall {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixtures::{region, tiers};
     use super::*;
     use proptest::prelude::*;
-
-    fn tiers(count: usize) -> Vec<TierCost> {
-        (0..count)
-            .map(|tier| TierCost {
-                fault_ns: 1_000.0 * tier as f64,
-                usd_per_gib_month: 4.0,
-                ratio: 1.0 / (1 + tier) as f64,
-            })
-            .collect()
-    }
-
-    fn region(id: u64, hotness: f32, tier: u8, resident: u32) -> RegionView {
-        let tier = TierId(tier);
-        RegionView { pages: 512, resident, hotness, windows_seen: 4, ..RegionView::at(id, tier) }
-    }
 
     fn moves(plan: &Plan) -> Vec<(u64, u8, u8)> {
         plan.moves.iter().map(|m| (m.id, m.from.0, m.to.0)).collect()

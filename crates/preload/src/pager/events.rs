@@ -15,8 +15,19 @@ impl Pager {
     pub(super) fn change(&mut self, event: Event) {
         match event {
             Event::Remove { start, end } => self.removed(start, end),
-            Event::Unmap { start, end } => self.unmapped(start, end),
-            Event::Remap { from, to, len } => self.remapped(from, to, len),
+            Event::Unmap { start, end } => {
+                for (start, end) in self.true_parts(start, end, false) {
+                    self.unmapped(start, end);
+                }
+            }
+            Event::Remap { from, to, len } => {
+                self.arriving(to, len);
+                self.make_way(to, len);
+                for (start, end) in self.true_parts(from, from + len, true) {
+                    self.remapped(start, start - from + to, end - start);
+                }
+                self.arrived(to, len);
+            }
             Event::Fork { child } => self.forked(child),
             Event::Fault { .. } => {}
         }

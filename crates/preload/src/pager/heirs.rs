@@ -9,7 +9,10 @@ use super::Pager;
 use crate::region::{for_overlap, Region};
 use crate::sys::{inherit, memory};
 use std::ops::Range;
-use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
+use terrace_core::state::{PageState, PAGE_BYTES};
+
+/// How often children are given all memory, if other threads change the address space all the time.
+const GIVE_MAX: usize = 100;
 
 impl Pager {
     /// Keeps pages that were registered just now from children. `false`, and they are no longer
@@ -26,6 +29,9 @@ impl Pager {
         if kept && pages.clone().all(|i| region.is_registered(i)) {
             return true;
         }
+        // What took that place is kept now, and moves with that: it is not registered, and no event
+        // will say where to.
+        self.has_strayed = true;
         // Not registered, not kept: page by page, since only some may be there. Not so the pages
         // that are out: they were registered and kept before, and must stay so, or they would read
         // as zeros.
@@ -38,7 +44,13 @@ impl Pager {
             inherit::set_inherited(at, PAGE_BYTES as u64, true);
             // What cannot be unregistered is gone, or gets its faults served.
             let _ = self.uffd.unregister(at, PAGE_BYTES as u64);
+            let took = self.took_too_much(at, PAGE_BYTES as u64);
+            // As in `end_registration`: what is there now is asked for.
             region.set_registered(i..i + 1, false);
+            if took && self.is_whole(region, i..i + 1) {
+                inherit::set_inherited(at, PAGE_BYTES as u64, false);
+                region.set_registered(i..i + 1, true);
+            }
         }
         false
     }
@@ -50,15 +62,32 @@ impl Pager {
         if self.rt.sees_forks() {
             return;
         }
+        for _ in 0..GIVE_MAX {
+            self.give_what_there_is();
+            // A mapping that another thread moved meanwhile took along that it is kept. It is
+            // registered, so until its event was read the kernel says that there is one.
+            if !self.is_changing() {
+                break;
+            }
+            self.drain();
+        }
+    }
+
+    /// (What has strayed looks like what the program itself keeps: then children get all that it
+    /// may be.)
+    fn give_what_there_is(&self) {
+        let may_stray = |m: &inherit::Inherited| {
+            self.has_strayed && m.anonymous && !memory::is_own(m.start, m.end)
+        };
         match self.rt.smaps.inherited() {
             Some(all) => {
-                for m in all.into_iter().filter(|m| m.registered && m.absent) {
+                for m in all.into_iter().filter(|m| m.absent && (m.registered || may_stray(m))) {
                     inherit::set_inherited(m.start, m.end - m.start, true);
                 }
             }
             None => {
                 for region in self.rt.table.all() {
-                    for pages in registered_runs(region) {
+                    for pages in region.runs_where(|i| region.is_registered(i)) {
                         let len = (pages.len() * PAGE_BYTES) as u64;
                         inherit::set_inherited(region.address(pages.start), len, true);
                     }
@@ -70,14 +99,14 @@ impl Pager {
     /// After the last such fork.
     pub fn take_from_children(&mut self) {
         for region in self.rt.table.all() {
-            for pages in registered_runs(region) {
+            for pages in region.runs_where(|i| region.is_registered(i)) {
                 self.keep_from_children(region, pages);
             }
         }
     }
 
-    /// Ends the registrations in a range and of the regions around it. `false`, and the range stays
-    /// as it is, if not all of its pages are home: another thread's `mremap` may have brought some.
+    /// Ends the registrations in a range and of the regions around it. `false` if not
+    /// all of its pages are home, or may not be: another thread's `mremap` may have brought some.
     pub fn unregister_range(&mut self, start: u64, end: u64) -> bool {
         let table = &self.rt.table;
         let mut is_home = true;
@@ -93,6 +122,9 @@ impl Pager {
                     inherit::set_inherited(from, to - from, true);
                 }
                 let _ = self.uffd.unregister(from, to - from);
+                if self.took_too_much(from, to - from) {
+                    return false;
+                }
             }
         }
         true
@@ -103,7 +135,7 @@ impl Pager {
     pub fn unregister_all(&mut self, sentinel: u64) {
         self.give_to_children();
         for region in self.rt.table.all() {
-            self.unregister(region);
+            self.end_registration(region, false);
         }
         // And what the kernel has of them beyond our books: ranges that have grown.
         for m in self.rt.smaps.registered().unwrap_or_default() {
@@ -113,8 +145,4 @@ impl Pager {
             }
         }
     }
-}
-
-fn registered_runs(region: &Region) -> Vec<Range<usize>> {
-    super::moves::runs((0..REGION_PAGES).filter(|&i| region.is_registered(i)))
 }

@@ -32,6 +32,7 @@ mod events;
 mod heirs;
 mod loads;
 mod moves;
+mod order;
 
 use crate::forks;
 use crate::region::{page_index, Region};
@@ -68,6 +69,11 @@ pub struct Pager {
     /// Recognises scans, and brings along what they will want.
     runs: ahead::Runs,
     batch: ahead::Batch,
+    /// Where mappings were moved lately.
+    arrivals: order::Arrivals,
+    coverage: proc::Coverage,
+    /// A mapping that is not registered may be kept from children because of us (`heirs.rs`).
+    has_strayed: bool,
     cpu: Option<usize>,
     followed_at_ns: u64,
 }
@@ -97,6 +103,9 @@ impl Pager {
             page: Box::new([0; PAGE_BYTES]),
             runs: ahead::Runs::default(),
             batch: ahead::Batch::default(),
+            arrivals: order::Arrivals::default(),
+            coverage: proc::Coverage::open(),
+            has_strayed: false,
             cpu: None,
             followed_at_ns: 0,
         }
@@ -111,10 +120,15 @@ impl Pager {
             while let Some(event) = self.queue.pop() {
                 self.handle(event);
             }
-            if self.children.is_empty() {
+            self.forget_arrivals();
+            if !self.arrivals.is_empty() {
+                self.listen();
+            } else if self.children.is_empty() {
                 self.uffd.read(&mut self.queue);
             } else {
                 self.uffd.read_making_room(&mut self.queue);
+            }
+            if !self.children.is_empty() {
                 self.feed_children_step();
             }
         }
@@ -297,7 +311,7 @@ impl Pager {
     }
 
     fn is_in_slot(&self, slot: u64) -> bool {
-        self.rt.pagemap.present(slot).is_some_and(|bits| bits[0] & 1 == 1)
+        self.present(slot)[0] & 1 == 1
     }
 
     /// A page nobody holds: fresh memory.
@@ -373,7 +387,7 @@ impl Pager {
 
     /// Reads what there is into the queue, or gives the threads behind it time to run on.
     pub(super) fn listen(&mut self) {
-        if self.uffd.read_making_room(&mut self.queue) == 0 {
+        if self.look_and_read() == 0 {
             thread::sleep_us(20);
         }
     }

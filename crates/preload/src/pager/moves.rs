@@ -5,7 +5,7 @@ use super::Pager;
 use crate::mover::{Refused, RETRY_WINDOWS};
 use crate::region::Region;
 use crate::sys::uffd::Failure;
-use crate::sys::{inherit, thread};
+use crate::sys::{inherit, proc, thread};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
@@ -14,8 +14,12 @@ use terrace_store::Page;
 
 /// Pinned or shared pages met in one call before it gives up: after a fork every page is one.
 const BUSY_MAX: usize = 8;
+/// How often what was registered is registered again, 50 us between two: seconds.
+const REGISTER_AGAIN_MAX: u32 = 100_000;
 /// Waits for the address space to settle in one call before it gives up.
 const CHANGING_MAX: usize = 16;
+/// How often the page tables are asked for what cannot be known otherwise, once a millisecond.
+const PAGEMAP_TRIES: usize = 1000;
 
 impl Pager {
     /// Registers pages of a region for missing faults. `false` if the kernel will not: the
@@ -59,20 +63,73 @@ impl Pager {
 
     /// Ends the registration of a region that has every page at home. `false` if it has not.
     pub fn unregister(&mut self, region: &Region) -> bool {
+        // It is given up again, below, for any change that is not read by then.
+        for _ in 0..CHANGING_MAX {
+            if !self.is_changing() {
+                break;
+            }
+            self.drain();
+        }
         if (0..REGION_PAGES).any(|i| region.word(i).state() != PageState::Home) {
             return false;
         }
+        self.end_registration(region, true)
+    }
+
+    /// Ends the registration of a region. With `others_held`, pages of other regions are held, of
+    /// which some may be on their way here: `false`, and the rest stays registered, if so.
+    pub(super) fn end_registration(&mut self, region: &Region, others_held: bool) -> bool {
         self.settle_zaps(region);
-        for pages in runs((0..REGION_PAGES).filter(|&i| region.is_registered(i))) {
+        for pages in region.runs_where(|i| region.is_registered(i)) {
             let len = (pages.len() * PAGE_BYTES) as u64;
             if !self.rt.sees_forks() {
                 inherit::set_inherited(region.address(pages.start), len, true);
             }
             // Gone already if this fails; the bits must go either way.
             let _ = self.uffd.unregister(region.address(pages.start), len);
-            region.set_registered(pages, false);
+            let took = others_held && self.took_too_much(region.address(pages.start), len);
+            // Also where it is registered again: what was mapped here when the registration ended
+            // may have gone since, and of that there is no event. What is there now is asked for.
+            region.set_registered(pages.clone(), false);
+            if took {
+                self.register(region, pages);
+                return false;
+            }
         }
         true
+    }
+
+    /// After the registration of a range was ended in which everything was at home: whether there
+    /// may be something else by now. Of the operations on registrations the kernel refuses none
+    /// while the address space changes, so another thread's `mremap` may have brought a mapping
+    /// here whose pages we hold, before its event was read. If so, it is registered again: before
+    /// that `mremap` returns, since its event has yet to be read, and so before anything can touch
+    /// a page there, which would read as zeros.
+    pub(super) fn took_too_much(&self, start: u64, len: u64) -> bool {
+        let is_changing = self.is_changing();
+        // (No memory: others have used up the mappings that there may be. They are given back, or
+        // the program ends, because now nothing else is safe.)
+        for tries in 0.. {
+            let again = is_changing.then(|| self.uffd.register_missing(start, len));
+            match again {
+                Some(Err(Failure::NoMemory)) if tries < REGISTER_AGAIN_MAX => thread::sleep_us(50),
+                Some(Err(Failure::NoMemory)) => proc::die(
+                    "terrace: no mappings left (vm.max_map_count) to go on watching memory whose \
+                     pages are in compressed tiers; ending the program rather than handing it \
+                     wrong bytes",
+                ),
+                // Nothing there, if it failed: nothing was taken.
+                _ => break,
+            }
+        }
+        is_changing
+    }
+
+    /// Whether the address space has changed in a way that was not read yet, by the word of the
+    /// kernel.
+    pub(super) fn is_changing(&self) -> bool {
+        let bell = self.rt.unreadable;
+        self.uffd.is_registered(bell, PAGE_BYTES as u64, bell) == Err(Failure::Changing)
     }
 
     /// Ends the zaps of pages that are missing. While a region is registered its missing pages
@@ -115,17 +172,30 @@ impl Pager {
                 continue;
             }
             let end = (i..pages.end).find(|&k| !movable(k)).unwrap_or(pages.end);
-            for k in i..end {
+            let marked = (i..end).take_while(|&k| {
                 self.children.owe_nothing(region.address(k));
-                region.update(k, |w| w.stage(tier).unwrap_or(w));
+                // Another thread may have asked for the page to stay (`kept.rs`).
+                let w = region.word(k);
+                w.stage(tier).is_some_and(|staged| region.replace(k, w, staged))
+            });
+            let end = i + marked.count();
+            if end == i {
+                i += 1;
+                continue;
             }
             let to = slot + (i * PAGE_BYTES) as u64;
             let len = ((end - i) * PAGE_BYTES) as u64;
             let (moved, why) = self.uffd.move_range(to, region.address(i), len, false);
             let stop = i + moved as usize / PAGE_BYTES;
             staged += stop - i;
-            // What did not go is still at home.
+            // What did not go is still at home. The kernel's answer is not enough: where pages are
+            // swapped out meanwhile it has moved one more than it says (seen with Linux 6.18).
+            let gone = if stop < end { self.moved_unsaid(region, slot) } else { [0; 8] };
             for k in stop..end {
+                if gone[k / 64] >> (k % 64) & 1 == 1 {
+                    staged += 1;
+                    continue;
+                }
                 region.update(k, |w| if w.state() == PageState::Staged { w.home(None) } else { w });
             }
             i = stop;
@@ -140,6 +210,7 @@ impl Pager {
                 }
                 Some(Failure::Busy) => {
                     self.refuse(tier, Refused::PinnedOrShared);
+                    region.is_shared.store(true, Ordering::Relaxed);
                     busy += 1;
                     i += 1;
                     if busy >= BUSY_MAX {
@@ -153,6 +224,26 @@ impl Pager {
             }
         }
         staged
+    }
+
+    /// The pages of a region that are in its staging slot and not at home.
+    fn moved_unsaid(&self, region: &Region, slot: u64) -> [u64; 8] {
+        let (there, here) = (self.present(slot), self.present(region.base));
+        std::array::from_fn(|n| there[n] & !here[n])
+    }
+
+    /// Which of the 512 pages from `start` on are there, as a bitmap.
+    pub(super) fn present(&self, start: u64) -> [u64; 8] {
+        for _ in 0..PAGEMAP_TRIES {
+            if let Some(bits) = self.rt.pagemap.present(start) {
+                return bits;
+            }
+            thread::sleep_us(1000);
+        }
+        proc::die(
+            "terrace: /proc/self/pagemap cannot be read any more, and it is not known which pages \
+             a move took; ending the program rather than handing it wrong bytes",
+        )
     }
 
     fn refuse(&self, tier: TierId, why: Refused) {
@@ -182,8 +273,10 @@ impl Pager {
         let tier = TierId(region.tier.load(Ordering::Relaxed));
         let mut taken = 0;
         let mut at = seed;
-        // A few more tries than samples: some pages are holes or not at home.
-        let tries = if cooled { want * 16 } else { want * 3 };
+        // A few more tries than samples: some pages are holes or not at home, and a small mapping
+        // is not in all of its region.
+        let tries = if tier == TierId::DRAM { want * 3 } else { want * 16 };
+        let tries = tries * (REGION_PAGES / region.registered_total().max(1));
         for _ in 0..tries {
             if taken == want {
                 break;
@@ -198,17 +291,29 @@ impl Pager {
                 continue;
             }
             let Some(slot) = self.rt.samples.take() else { break };
-            let Some(sampled) = w.sample(slot) else { continue };
+            let Some(sampled) = w.sample(slot) else {
+                // It is to stay (`kept.rs`).
+                self.rt.samples.give_back(slot, true);
+                continue;
+            };
             self.children.owe_nothing(region.address(i));
-            region.replace(i, w, sampled);
+            // Another thread may have asked for the page to stay (`kept.rs`).
+            if !region.replace(i, w, sampled) {
+                self.rt.samples.give_back(slot, true);
+                continue;
+            }
             let to = self.rt.samples.address(slot);
             match self.uffd.move_page(to, region.address(i), false) {
                 Ok(()) => taken += 1,
+                // Moved all the same, as in `move_out`.
+                Err(_) if self.is_in_slot(to) && !self.is_in_slot(region.address(i)) => taken += 1,
                 Err(why) => {
                     region.replace(i, sampled, w);
                     self.rt.samples.give_back(slot, why != Failure::Present);
-                    if why == Failure::Changing {
-                        self.drain();
+                    match why {
+                        Failure::Changing => self.drain(),
+                        Failure::Busy => region.is_shared.store(true, Ordering::Relaxed),
+                        _ => {}
                     }
                 }
             }
@@ -272,26 +377,5 @@ impl Pager {
             }
         }
         installed
-    }
-}
-
-/// Consecutive numbers as ranges.
-pub(super) fn runs(numbers: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
-    let mut out: Vec<Range<usize>> = Vec::new();
-    for n in numbers {
-        match out.last_mut() {
-            Some(r) if r.end == n => r.end += 1,
-            _ => out.push(n..n + 1),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn runs_join_neighbours() {
-        assert_eq!(super::runs([1, 2, 3, 7, 9, 10].into_iter()), [1..4, 7..8, 9..11]);
-        assert_eq!(super::runs(std::iter::empty()), []);
     }
 }

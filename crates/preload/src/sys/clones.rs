@@ -6,6 +6,7 @@
 use crate::forks;
 use crate::interpose::next;
 use crate::kept;
+use crate::offspring;
 use std::sync::atomic::AtomicUsize;
 
 type Entry = Option<extern "C" fn(*mut libc::c_void) -> libc::c_int>;
@@ -49,6 +50,12 @@ fn makes(flags: u64) -> Makes {
     } else {
         Makes::Sharer
     }
+}
+
+/// The runtime, or the thread that may start one, leaves the program alone.
+fn leave() {
+    offspring::cancel();
+    forks::retire();
 }
 
 /// Runs the parent's and the child's handler, as libc's fork does.
@@ -121,7 +128,7 @@ pub unsafe extern "C" fn clone(
             (entry.and(Some(start_in_child)), std::ptr::from_ref(&start).cast_mut().cast())
         }
         Makes::Sharer => {
-            forks::retire();
+            leave();
             (entry, arg)
         }
         Makes::Guest => (entry, arg),
@@ -139,7 +146,7 @@ pub unsafe extern "C" fn clone(
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
     use super::{after, makes, Makes};
-    use crate::forks;
+    use crate::{forks, offspring};
 
     /// Straight to the kernel, but for the calls that make a process. Those that give the child a
     /// stack of its own are left alone: its first instruction returns to an address on that stack.
@@ -223,9 +230,10 @@ mod x86_64 {
                 (args[0], args[5])
             }
             libc::SYS_seccomp => {
+                offspring::note_filter();
                 let lays_on_all = b & libc::SECCOMP_FILTER_FLAG_TSYNC != 0;
                 if a == u64::from(libc::SECCOMP_SET_MODE_FILTER) && lays_on_all {
-                    forks::retire();
+                    super::leave();
                 }
                 return 0;
             }
@@ -235,7 +243,7 @@ mod x86_64 {
             Makes::Copy if stack == 0 => 1,
             Makes::Copy | Makes::Guest => 0,
             Makes::Sharer => {
-                forks::retire();
+                super::leave();
                 0
             }
         }

@@ -23,6 +23,8 @@ pub struct Inherited {
     pub absent: bool,
     /// A child gets it empty (`MADV_WIPEONFORK`).
     pub wiped: bool,
+    /// Private memory without a file.
+    pub anonymous: bool,
 }
 
 /// `/proc/self/smaps`, open: it stays readable after a chroot or a change of user.
@@ -43,6 +45,12 @@ impl Smaps {
         let mut all = self.flagged()?;
         all.retain(|m| m.absent || m.wiped);
         Some(all)
+    }
+
+    /// Whether a page lies in a mapping that is registered for missing faults, as of now.
+    pub fn is_registered(&self, page: u64) -> bool {
+        let all = self.registered().unwrap_or_default();
+        all.iter().any(|m| (m.start..m.end).contains(&page))
     }
 
     /// The mappings that are registered for missing faults, in order.
@@ -77,7 +85,7 @@ impl Smaps {
 /// Takes the lines of `smaps` one by one.
 #[derive(Debug, Default)]
 struct Parser {
-    at: Option<(u64, u64)>,
+    at: Option<(u64, u64, bool)>,
     found: Vec<Inherited>,
 }
 
@@ -85,16 +93,17 @@ impl Parser {
     fn line(&mut self, line: &str) {
         let Some((first, rest)) = line.split_once(' ') else { return };
         if let Some(key) = first.strip_suffix(':') {
-            let Some((start, end)) = self.at.filter(|_| key == "VmFlags") else { return };
+            let at = self.at.filter(|_| key == "VmFlags");
+            let Some((start, end, anonymous)) = at else { return };
             let has = |flag| rest.split_ascii_whitespace().any(|f| f == flag);
             let (registered, absent, wiped) = (has("um"), has("dc"), has("wf"));
             if registered || absent || wiped {
-                self.found.push(Inherited { start, end, registered, absent, wiped });
+                self.found.push(Inherited { start, end, registered, absent, wiped, anonymous });
             }
             return;
         }
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        self.at = first.split_once('-').and_then(|(a, b)| Some((number(a)?, number(b)?)));
+        let mapping = proc::AnyMapping::parse(line);
+        self.at = mapping.map(|m| (m.start, m.end, m.is_private_anonymous()));
     }
 }
 
@@ -119,20 +128,21 @@ VmFlags: rd wr mr mw me ac
 7f0000400000-7f0000800000 rw-p 00000000 00:00 0                          [anon:dc]
 Rss:                   0 kB
 VmFlags: rd wr mr mw me um dc ac nh
-7f0000800000-7f0000900000 r--p 00000000 00:00 0
+7f0000800000-7f0000900000 r--p 00000000 08:01 77                         /some file
 VmFlags: rd mr mw me wf
 ";
         let mut parser = Parser::default();
         text.lines().for_each(|line| parser.line(line));
         let (start, end) = (0x7f00_0040_0000, 0x7f00_0080_0000);
         let want = [
-            Inherited { start, end, registered: true, absent: true, wiped: false },
+            Inherited { start, end, registered: true, absent: true, wiped: false, anonymous: true },
             Inherited {
                 start: end,
                 end: end + (1 << 20),
                 registered: false,
                 absent: false,
                 wiped: true,
+                anonymous: false,
             },
         ];
         assert_eq!(parser.found, want);

@@ -20,6 +20,7 @@
 
 use super::memory::{own, Arena};
 use super::proc;
+use super::sync::{renew, OnlyThread};
 use crate::interpose;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -211,6 +212,11 @@ static DAX_RANGES: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 /// Where devices are mapped: pages there are not memory, whatever the kernel counts.
 pub fn dax_ranges() -> Vec<(u64, u64)> {
     DAX_RANGES.lock().unwrap_or_else(|e| e.into_inner()).clone()
+}
+
+/// In a forked child: they are its parent's.
+pub fn forget(only: &OnlyThread) {
+    renew(only, &DAX_RANGES, Vec::new());
 }
 
 /// A mapped device. Never unmapped.

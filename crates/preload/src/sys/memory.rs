@@ -5,9 +5,9 @@
 //! application's `malloc` is never called. The reservation is `MAP_NORESERVE`: only touched pages
 //! cost memory. It is kept out of forked children (they have no runtime threads) and of core dumps.
 
+use super::sync::{renew, Mutex, OnlyThread};
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::Mutex;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::MAX_TIERS;
 use terrace_store::{Medium, MediumError};
@@ -118,6 +118,20 @@ fn is_limited(resource: libc::__rlimit_resource_t) -> bool {
     known && limit.rlim_cur != libc::RLIM_INFINITY
 }
 
+/// In a forked child: what was reserved is its parent's, and not there.
+pub fn forget(only: &OnlyThread) {
+    for word in [&BASE, &NEXT, &WITNESS, &HEAP_USED] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for (start, end) in &RANGES {
+        start.store(0, Ordering::Relaxed);
+        end.store(0, Ordering::Relaxed);
+    }
+    RANGES_USED.store(0, Ordering::Relaxed);
+    HEAP_BASE.store(0, Ordering::Relaxed);
+    renew(only, &HEAP, None);
+}
+
 /// Whether the runtime has taken address space in this process.
 pub fn is_reserved() -> bool {
     BASE.load(Ordering::Acquire) != 0
@@ -195,6 +209,17 @@ pub fn read_page(address: u64, out: &mut [u8; PAGE_BYTES]) {
     // page's state word says that nobody moves it while we read (`state.rs`, Encoding); were it
     // moved all the same, a hole reads as zeros and the final compare-and-swap rejects the result.
     unsafe { std::ptr::copy_nonoverlapping(address as *const u8, out.as_mut_ptr(), PAGE_BYTES) };
+}
+
+/// Has the kernel ready the application's pages in `[start, end)` for writing, as a write would,
+/// and write nothing. Pages that no other process maps are not copied. Where the application may
+/// not write itself, or maps nothing any more, nothing happens. May wait for the pager.
+pub fn ready_for_writing(start: u64, end: u64) {
+    // SAFETY: advice that changes no byte of any mapping, whatever is mapped there by now.
+    unsafe {
+        let (p, len) = (start as *mut libc::c_void, (end - start) as usize);
+        libc::madvise(p, len, libc::MADV_POPULATE_WRITE);
+    }
 }
 
 /// Writes one byte of a carved page: how a mover rings the pager's doorbell.

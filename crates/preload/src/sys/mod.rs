@@ -14,6 +14,8 @@ pub mod inherit;
 pub mod media;
 pub mod memory;
 pub mod proc;
+pub mod remap;
+pub mod slot;
 pub mod socket;
 pub mod sync;
 pub mod thread;

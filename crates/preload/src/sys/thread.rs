@@ -5,6 +5,7 @@
 //! block, its thread-local storage and the rseq area at the top of the same stack.
 
 use super::memory;
+use super::sync::OnlyThread;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
@@ -18,29 +19,71 @@ static STACKS: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_
 /// Kernel thread ids of our own threads, to leave them out of what we follow.
 static OWN_TIDS: [AtomicU32; THREADS_MAX] = [const { AtomicU32::new(0) }; THREADS_MAX];
 
-extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: `spawn` made `arg` from exactly such a Box, and gives it to one thread only.
-    let f = unsafe { Box::from_raw(arg.cast::<Box<dyn FnOnce() + Send>>()) };
+fn note_own() {
     let tid = gettid();
     for place in &OWN_TIDS {
         if place.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             break;
         }
     }
+}
+
+/// In a forked child: they are its parent's. Their stacks are ordinary memory now.
+pub fn forget(_only: &OnlyThread) {
+    STACKS.iter().for_each(|s| s.store(0, Ordering::Relaxed));
+    OWN_TIDS.iter().for_each(|t| t.store(0, Ordering::Relaxed));
+}
+
+extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `spawn` made `arg` from exactly such a Box, and gives it to one thread only.
+    let f = unsafe { Box::from_raw(arg.cast::<Box<dyn FnOnce() + Send>>()) };
+    note_own();
+    f();
+    std::ptr::null_mut()
+}
+
+extern "C" fn plain_trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `spawn_plain` passes exactly such a function.
+    let f = unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(arg) };
+    note_own();
     f();
     std::ptr::null_mut()
 }
 
 /// Starts a thread named `name` (at most 15 bytes) that runs `f`. `false` if the system refuses.
 pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
+    let f: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(f));
+    let arg = Box::into_raw(f);
+    let is_up = create(name, trampoline, arg.cast(), CREATE_TRIES);
+    if !is_up {
+        // SAFETY: made above, and given to nobody.
+        drop(unsafe { Box::from_raw(arg) });
+    }
+    is_up
+}
+
+/// As [`spawn`], before there is a heap, and at once: somebody's `fork` waits for it.
+pub fn spawn_plain(name: &std::ffi::CStr, f: fn()) -> bool {
+    create(name, plain_trampoline, f as *mut libc::c_void, 1)
+}
+
+/// The kernel refuses threads for a moment: while another thread executes a program, which ends
+/// this one, and where there are as many as there may be. So it is asked again.
+const CREATE_TRIES: u32 = 100;
+const CREATE_PAUSE_US: u64 = 1000;
+
+fn create(
+    name: &std::ffi::CStr,
+    entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    arg: *mut libc::c_void,
+    tries: u32,
+) -> bool {
     let Some(stack) = memory::map_copied(STACK_BYTES as u64) else { return false };
     for place in &STACKS {
         if place.compare_exchange(0, stack, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             break;
         }
     }
-    let f: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(f));
-    let arg = Box::into_raw(f);
     // SAFETY: the attributes are initialised before use and destroyed after; the stack is ours,
     // page-aligned, at least STACK_BYTES long and used by this thread only; signals are
     // blocked around the creation so that the thread inherits a full mask.
@@ -54,16 +97,27 @@ pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
         libc::pthread_attr_setstack(&mut attr, stack as *mut libc::c_void, STACK_BYTES);
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let r = libc::pthread_create(&mut thread, &attr, trampoline, arg.cast());
+        let mut r = libc::pthread_create(&mut thread, &attr, entry, arg);
+        for _ in 1..tries {
+            if r != libc::EAGAIN {
+                break;
+            }
+            sleep_us(CREATE_PAUSE_US);
+            r = libc::pthread_create(&mut thread, &attr, entry, arg);
+        }
         if r == 0 {
             libc::pthread_setname_np(thread, name.as_ptr());
-        } else {
-            drop(Box::from_raw(arg));
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
         libc::pthread_attr_destroy(&mut attr);
         r == 0
     }
+}
+
+/// Gives the calling thread another name, of at most 15 bytes.
+pub fn rename(name: &std::ffi::CStr) {
+    // SAFETY: the calling thread is there, and the name ends.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
 }
 
 /// Runs `work` with every signal blocked, so that no handler finds the calling thread in it.

@@ -314,8 +314,12 @@ impl Uffd {
 
     /// Waits for messages and appends them to `out`. Returns how many; 0 if interrupted.
     pub fn read(&self, out: &mut EventBuffer) -> usize {
+        self.read_up_to(READ_BATCH, out)
+    }
+
+    fn read_up_to(&self, most: usize, out: &mut EventBuffer) -> usize {
         let mut msgs = [Msg::default(); READ_BATCH];
-        let bytes = std::mem::size_of_val(&msgs);
+        let bytes = std::mem::size_of_val(&msgs[..most]);
         // SAFETY: the buffer is ours and of the length given; Msg is plain data of the size of
         // struct uffd_msg (checked below).
         let n = unsafe { libc::read(self.fd.as_raw_fd(), msgs.as_mut_ptr().cast(), bytes) };
@@ -339,6 +343,22 @@ impl Uffd {
         // may be killed in between. So the descriptor is switched to non-blocking for this read.
         self.set_nonblocking(true);
         let n = self.read(out);
+        self.set_nonblocking(false);
+        n
+    }
+
+    /// Reads the next message without waiting, if there is one, and has a look before: at a moment
+    /// when it waits to be read already, and so does the thread that it is of.
+    pub fn look_and_read_one(&self, out: &mut EventBuffer, look: impl FnOnce()) -> usize {
+        self.set_nonblocking(true);
+        let mut asked = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, as it says.
+        let waits = unsafe { libc::poll(&mut asked, 1, 0) } > 0;
+        let mut n = 0;
+        if waits && asked.revents & libc::POLLIN != 0 {
+            look();
+            n = self.read_up_to(1, out);
+        }
         self.set_nonblocking(false);
         n
     }
@@ -450,6 +470,63 @@ impl EventBuffer {
         Some(at)
     }
 
+    /// The waiting events that take a mapping away from any of these pages, in order, without those
+    /// that follow each move: the unmapping of what it left.
+    pub fn taking_from(&self, pages: &[u64]) -> Vec<Event> {
+        let follows = |e: &Event| {
+            let Event::Unmap { start, end } = *e else { return false };
+            let range = (start, end);
+            self.waiting()
+                .any(|m| matches!(m, Event::Remap { from, len, .. } if (from, from + len) == range))
+        };
+        let takes = |e: &Event| pages.iter().any(|&page| e.takes_from(page));
+        self.waiting().filter(|e| takes(e) && !follows(e)).collect()
+    }
+
+    /// Takes out an event that waits, leaving the rest in order.
+    pub fn take(&mut self, event: Event) -> Option<Event> {
+        self.take_first(|e| *e == event)
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = Event> + '_ {
+        (0..self.len).filter_map(|n| self.ring[(self.head + n) % EventBuffer::PLACES])
+    }
+
+    /// Where waiting events move mappings to, by start and end, as far as they tell.
+    pub fn destinations(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.waiting().filter_map(|e| match e {
+            Event::Remap { to, len, .. } => Some((to, to + len)),
+            _ => None,
+        })
+    }
+
+    /// The message that was read last, if it waits.
+    pub fn newest(&self) -> Option<Event> {
+        self.waiting().last()
+    }
+
+    /// Whether a waiting event moves a mapping to a page.
+    pub fn moves_to(&self, page: u64) -> bool {
+        self.waiting()
+            .any(|e| matches!(e, Event::Remap { to, len, .. } if (to..to + len).contains(&page)))
+    }
+
+    /// Where waiting events move mappings to that reach, by what they say, no farther than a page.
+    /// They do not tell by how much a mapping has grown on its way.
+    pub fn destinations_below(&self, page: u64) -> Vec<u64> {
+        let ends_below = |e| match e {
+            Event::Remap { to, len, .. } if to + len <= page => Some(to),
+            _ => None,
+        };
+        self.waiting().filter_map(ends_below).collect()
+    }
+
+    /// Whether a waiting event unmaps a page.
+    pub fn unmaps(&self, page: u64) -> bool {
+        self.waiting()
+            .any(|e| matches!(e, Event::Unmap { start, end } if (start..end).contains(&page)))
+    }
+
     fn take_first(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
         let place = (0..self.len)
             .map(|i| (self.head + i) % EventBuffer::PLACES)
@@ -468,15 +545,34 @@ impl EventBuffer {
     }
 }
 
+impl Event {
+    /// Whether it takes a mapping away from a page.
+    pub fn takes_from(&self, page: u64) -> bool {
+        match *self {
+            Event::Unmap { start, end } => (start..end).contains(&page),
+            Event::Remap { from, len, .. } => (from..from + len).contains(&page),
+            _ => false,
+        }
+    }
+}
+
 impl Uffd {
     /// Reads messages that are there into `queue` without waiting; how many. If the queue is
     /// full, waiting faults make room: their threads are woken and will fault again.
     pub fn read_making_room(&self, queue: &mut EventBuffer) -> usize {
+        match self.make_room(queue) {
+            true => self.read_now(queue),
+            false => 0,
+        }
+    }
+
+    /// Sends faults that wait away, to come again, until a read fits. `false` if it never will.
+    pub fn make_room(&self, queue: &mut EventBuffer) -> bool {
         while !queue.has_room() {
-            let Some(address) = queue.pop_fault() else { return 0 };
+            let Some(address) = queue.pop_fault() else { return false };
             self.wake(address & !4095, 4096);
         }
-        self.read_now(queue)
+        true
     }
 }
 

@@ -16,9 +16,9 @@ pub struct Slot(AtomicPtr<&'static Runtime>);
 
 impl Slot {
     /// As of a `OnceLock`.
-    pub fn get(&self) -> Option<&'static &'static Runtime> {
+    pub fn get(&self) -> Option<&'static Runtime> {
         // SAFETY: set by `set_up` to a box that was leaked.
-        unsafe { self.0.load(Ordering::Relaxed).as_ref() }
+        unsafe { self.0.load(Ordering::Relaxed).as_ref() }.copied()
     }
 }
 

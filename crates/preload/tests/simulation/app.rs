@@ -25,7 +25,7 @@ use terrace_core::tier::TierId;
 /// Where areas are.
 pub const BASE: u64 = 0x1_0000_0000;
 /// Places for areas, two regions apart.
-const SITES: u64 = 6;
+const SITES: u64 = 4;
 /// Most pages of an area.
 const PAGES_MAX: u64 = 28;
 const FORKS_MAX: u32 = 3;
@@ -36,6 +36,8 @@ struct Area {
     pages: Cell<u64>,
     /// A thread changes it as a whole.
     is_taken: Cell<bool>,
+    /// Threads that drop pages of it, who do not mind each other.
+    droppers: Cell<u32>,
 }
 
 /// The application.
@@ -43,7 +45,8 @@ pub struct App {
     rt: &'static Runtime,
     queue: Arc<Queue>,
     areas: Vec<Area>,
-    /// Sites in use.
+    /// Sites that somebody is about to map. What the kernel has unmapped is free at once, also
+    /// while whoever did it waits for the event to be read.
     sites: RefCell<Vec<u64>>,
     forks: Cell<u32>,
     is_over: Cell<bool>,
@@ -117,6 +120,7 @@ impl App {
         for _ in 0..2 {
             let (start, pages) = (app.free_site(), 6 + below(12));
             kernel::mmap(MAIN, start, pages * PAGE);
+            app.give_up_site(start);
             for n in (0..pages).filter(|_| !once_in(6)) {
                 fill(MAIN, start + n * PAGE);
             }
@@ -124,6 +128,7 @@ impl App {
                 start: Cell::new(start),
                 pages: Cell::new(pages),
                 is_taken: Cell::new(false),
+                droppers: Cell::new(0),
             });
         }
         Rc::new(app)
@@ -131,10 +136,12 @@ impl App {
 
     /// A start with room for the largest area on both sides.
     fn free_site(&self) -> u64 {
+        let mapped = kernel::mappings(MAIN);
         let mut sites = self.sites.borrow_mut();
         let n = loop {
             let n = below(SITES);
-            if !sites.contains(&n) {
+            let (start, end) = (BASE + 2 * n * REGION_BYTES, BASE + 2 * (n + 1) * REGION_BYTES);
+            if !sites.contains(&n) && !mapped.iter().any(|&(a, b)| a < end && start < b) {
                 break n;
             }
         };
@@ -179,7 +186,7 @@ impl App {
     fn some_page(&self) -> u64 {
         let area = &self.areas[below(self.areas.len() as u64) as usize];
         // Some pages are wanted by all threads.
-        let pages = if once_in(3) { area.pages.get().min(2) } else { area.pages.get() };
+        let pages = if once_in(2) { area.pages.get().min(2) } else { area.pages.get() };
         area.start.get() + below(pages) * PAGE
     }
 
@@ -213,6 +220,7 @@ impl App {
                 }
             }
             30 => self.fork(MAIN, 0),
+            31..=33 => self.drop_pages(),
             n => {
                 let area = &self.areas[below(self.areas.len() as u64) as usize];
                 if !area.is_taken.replace(true) {
@@ -223,26 +231,54 @@ impl App {
         }
     }
 
+    /// Drops pages of an area, often those that another thread is dropping as well, and writes to
+    /// them at once, as an allocator does with what it was given back.
+    fn drop_pages(&self) {
+        let area = &self.areas[below(self.areas.len() as u64) as usize];
+        if area.is_taken.get() && area.droppers.get() == 0 {
+            return;
+        }
+        area.is_taken.set(true);
+        area.droppers.set(area.droppers.get() + 1);
+        let (start, len) = self.part(area);
+        kernel::dontneed(MAIN, start, len);
+        if once_in(2) {
+            for page in (start..start + len).step_by(PAGE as usize).take(4) {
+                write(MAIN, page);
+            }
+        }
+        area.droppers.set(area.droppers.get() - 1);
+        if area.droppers.get() == 0 {
+            area.is_taken.set(false);
+        }
+    }
+
+    /// Some pages of an area.
+    fn part(&self, area: &Area) -> (u64, u64) {
+        let pages = area.pages.get();
+        // Often those that all threads want.
+        let first = if once_in(3) { 0 } else { below(pages) };
+        (area.start.get() + first * PAGE, (1 + below(pages - first)) * PAGE)
+    }
+
     /// Changes an area as a whole.
     fn change(&self, area: &Area, what: u64) {
         let (start, pages) = (area.start.get(), area.pages.get());
-        let first = below(pages);
-        let some = 1 + below(pages - first);
-        let (part, part_len) = (start + first * PAGE, some * PAGE);
+        let (part, part_len) = self.part(area);
         match what {
-            0..=2 => kernel::dontneed(MAIN, part, part_len),
             3 => {
+                // Nobody else's while there is nothing.
+                self.sites.borrow_mut().push((start - BASE) / (2 * REGION_BYTES));
                 kernel::munmap(MAIN, part, part_len);
                 kernel::mmap(MAIN, part, part_len);
+                self.give_up_site(start);
             }
             4 => kernel::mmap_over(MAIN, part, part_len),
             5 | 6 => {
                 // Only what is one mapping can be moved.
                 kernel::mprotect(MAIN, start, pages * PAGE, Prot::Write);
                 let mapped = kernel::mappings(MAIN);
-                if self.sites.borrow().len() as u64 >= SITES - 1
-                    || !mapped.contains(&(start, start + pages * PAGE))
-                {
+                if !mapped.contains(&(start, start + pages * PAGE)) {
                     return;
                 }
                 let to = self.free_site();
@@ -256,10 +292,8 @@ impl App {
                         write(MAIN, start);
                         kernel::munmap(MAIN, start, pages * PAGE);
                     }
-                    self.give_up_site(start);
-                } else {
-                    self.give_up_site(to);
                 }
+                self.give_up_site(to);
             }
             7 => {
                 let new = if once_in(2) { pages + 1 + below(3) } else { 1 + below(pages) };
@@ -425,8 +459,17 @@ impl App {
             return;
         }
         let region = regions[below(regions.len() as u64) as usize];
+        // A region that is given up as churned has little that is not home.
+        if once_in(2) {
+            self.queue.replace([(region, TierId::DRAM)]);
+            self.rt.doorbell.call(move |pager| pager.return_samples(region));
+            thread::sleep_us(below(300));
+        }
         pairs::note_all(self.rt, region, Event::Unregister);
         self.rt.doorbell.call(move |pager| pager.unregister(region));
+        if once_in(3) {
+            self.register();
+        }
     }
 }
 

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, REGION_PAGES};
 
 /// The pager has handled everything and waits for messages: no page is in two places (invariant 3
-/// of ARCHITECTURE.md), and every word is a legal one.
+/// of ARCHITECTURE.md), and what is registered by our books is so by the kernel's. (A page that is
+/// taken from where it is not would read as zeros.)
 pub fn while_idle() {
-    let Some(rt) = agent::RUNTIME.get().copied() else { return };
+    let Some(rt) = agent::RUNTIME.get() else { return };
     if kernel::is_changing(0) {
         return;
     }
@@ -22,6 +23,12 @@ pub fn while_idle() {
             let w = region.word(i);
             if w.state() != PageState::Home {
                 schedule::note_failure(format!("page {page:#x} is at home, and its word is {w:?}"));
+            }
+        }
+        for region in rt.table.all().into_iter().filter(|r| r.is_followed()) {
+            let here = (0..REGION_PAGES).filter(|&i| region.is_registered(i));
+            for page in here.map(|i| region.address(i)).filter(|&p| !kernel::is_registered(p)) {
+                schedule::note_failure(format!("page {page:#x} is registered in our books only"));
             }
         }
     });

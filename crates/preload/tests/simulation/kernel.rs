@@ -372,7 +372,22 @@ pub struct Segv;
 /// Touches a page as the processor, or a system call, does. `f` gets its bytes; for a write it may
 /// change them, and the shadow follows.
 pub fn access(space: usize, page: u64, write: bool, f: impl FnOnce(&mut Page)) -> Result<(), Segv> {
-    let mut f = Some(f);
+    reach(space, page, write, |k, frame| k.touch(space, page, frame, write, f))
+}
+
+/// madvise(MADV_POPULATE_WRITE) of one page: readied for writing, neither read nor written.
+pub fn populate(space: usize, page: u64) -> Result<(), Segv> {
+    reach(space, page, true, |_, _| {})
+}
+
+/// Makes a page accessible, with all the faults and waits that takes, and hands its frame over.
+fn reach(
+    space: usize,
+    page: u64,
+    write: bool,
+    then: impl FnOnce(&mut Kernel, usize),
+) -> Result<(), Segv> {
+    let mut then = Some(then);
     loop {
         schedule::call_point();
         if space != MAIN && once_in(4) {
@@ -396,8 +411,8 @@ pub fn access(space: usize, page: u64, write: bool, f: impl FnOnce(&mut Page)) -
                 return Ok(Some((c, id)));
             }
             let frame = k.make_accessible(space, page, pte, write);
-            if let Some(f) = f.take() {
-                k.touch(space, page, frame, write, f);
+            if let Some(then) = then.take() {
+                then(k, frame);
             }
             Ok(None)
         })?;
@@ -500,6 +515,15 @@ pub fn present(space: usize, start: u64, end: u64) -> Vec<u64> {
     with(|k| k.spaces[space].ptes.range(start..end).map(|(&p, _)| p).collect())
 }
 
+/// Pages of a range whose frame nobody else maps.
+pub fn mapped_once(space: usize, start: u64, end: u64) -> Vec<u64> {
+    with(|k| {
+        let ptes = k.spaces[space].ptes.range(start..end);
+        let once = ptes.filter(|(_, p)| p.frame != ZERO_FRAME && k.frames[p.frame].maps == 1);
+        once.map(|(&p, _)| p).collect()
+    })
+}
+
 /// Mappings of the application, by start and end.
 pub fn mappings(space: usize) -> Vec<(u64, u64)> {
     with(|k| {
@@ -513,6 +537,22 @@ pub fn is_registered(page: u64) -> bool {
     with(|k| {
         let v = k.spaces[MAIN].vma(page);
         v.is_some_and(|(_, v)| v.ctx.is_some_and(|(_, mode)| mode & MISSING != 0))
+    })
+}
+
+/// Whether the application has any mapping here.
+pub fn is_mapped(page: u64) -> bool {
+    with(|k| k.spaces[MAIN].vma(page).is_some())
+}
+
+/// The application's mappings: start, end, whether registered for missing pages, whether children
+/// do not get them.
+pub fn flags() -> Vec<(u64, u64, bool, bool)> {
+    schedule::call_point();
+    with(|k| {
+        let is_registered = |v: &Vma| v.ctx.is_some_and(|(_, mode)| mode & MISSING != 0);
+        let vmas = k.spaces[MAIN].vmas.range(..OWN_BASE);
+        vmas.map(|(&s, v)| (s, v.end, is_registered(v), !v.in_child)).collect()
     })
 }
 
@@ -564,10 +604,12 @@ impl Context {
 mod calls;
 mod uffd;
 pub use calls::{
-    dontneed, exit, fork, mmap, mmap_over, mprotect, mremap, munmap, pin, resize, Leave, Pin,
+    dontneed, exit, fork, mmap, mmap_over, mprotect, mremap, munmap, pin, resize, set_in_child,
+    Leave, Pin,
 };
 pub use uffd::{
-    control, duplicate, inherit, open_uffd, read_messages, reap, set_nonblocking, Argument,
+    control, duplicate, has_message, inherit, open_uffd, read_messages, reap, set_nonblocking,
+    Argument,
 };
 
 /// Threads that wait for a page of the main address space.

@@ -41,6 +41,10 @@ mod region;
 mod runtime;
 #[path = "../../src/samples.rs"]
 mod samples;
+#[path = "../../src/shared.rs"]
+mod shared;
+#[path = "../../src/shrinkage.rs"]
+mod shrinkage;
 #[path = "../../src/stats.rs"]
 mod stats;
 #[path = "../../src/stores.rs"]
@@ -64,6 +68,16 @@ pub unsafe fn ioctl<A: kernel::Argument>(fd: c_int, request: u64, arg: A) -> c_i
 /// As for libc's.
 pub unsafe fn read(fd: c_int, out: *mut c_void, bytes: usize) -> ssize_t {
     kernel::read_messages(fd, out.cast(), bytes)
+}
+
+/// Stands for poll(2), of one descriptor, without waiting.
+///
+/// # Safety
+/// As for libc's.
+pub unsafe fn poll(asked: &mut pollfd, _n: nfds_t, _timeout: c_int) -> c_int {
+    let waits = kernel::has_message(asked.fd);
+    asked.revents = if waits { real_libc::POLLIN } else { 0 };
+    c_int::from(waits)
 }
 
 /// Stands for fcntl(2).

@@ -115,7 +115,7 @@ pub fn note_all(rt: &Runtime, region: &Region, event: Event) {
 
 /// A message was read by the pager.
 pub fn delivered(ctx: usize, code: u8, arg: [u64; 3]) {
-    let Some(rt) = agent::RUNTIME.get().copied().filter(|_| ctx == 0) else { return };
+    let Some(rt) = agent::RUNTIME.get().filter(|_| ctx == 0) else { return };
     schedule::quietly(|| match code {
         0x12 => {
             let page = arg[1];

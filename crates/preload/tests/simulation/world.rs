@@ -81,6 +81,7 @@ impl Setting {
             // Movers that give up on their own account, in some seeds.
             torture_seed: r.pick(&[0, 0, 0, seed]),
             note: String::new(),
+            samples_came_back: r.once_in(2),
         };
         Setting {
             seed,

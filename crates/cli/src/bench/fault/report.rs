@@ -100,15 +100,15 @@ struct Ratios {
     lz4_vs_zram_lz4_p99: Option<f64>,
     deflate_vs_zswap_deflate_p50: Option<f64>,
     deflate_vs_zswap_deflate_p99: Option<f64>,
-    /// The denser lz4 tier; the others are of the first tier, zbud+lz4+dram.
-    zsmalloc_lz4_vs_zswap_lzo_p50: Option<f64>,
-    zsmalloc_lz4_vs_zswap_lzo_p99: Option<f64>,
-    zsmalloc_lz4_vs_zram_lz4_p50: Option<f64>,
+    /// The other lz4 tier on DRAM; those above are of the first tier, zsmalloc+lz4+dram.
+    zbud_lz4_vs_zswap_lzo_p50: Option<f64>,
+    zbud_lz4_vs_zswap_lzo_p99: Option<f64>,
+    zbud_lz4_vs_zram_lz4_p50: Option<f64>,
 }
 
 /// The tier that "lz4 on dram" means: the first of the presets.
-const LZ4: &str = "zbud+lz4+dram";
-const DENSE_LZ4: &str = "zsmalloc+lz4+dram";
+const LZ4: &str = "zsmalloc+lz4+dram";
+const ZBUD_LZ4: &str = "zbud+lz4+dram";
 const DEFLATE: &str = "zsmalloc+deflate+dram";
 
 /// What was measured under one condition.
@@ -161,9 +161,9 @@ impl Ratios {
             lz4_vs_zram_lz4_p99: at_rest(LZ4, "zram+lz4", p99),
             deflate_vs_zswap_deflate_p50: at_rest(DEFLATE, "zswap+deflate", p50),
             deflate_vs_zswap_deflate_p99: at_rest(DEFLATE, "zswap+deflate", p99),
-            zsmalloc_lz4_vs_zswap_lzo_p50: at_rest(DENSE_LZ4, "zswap+lzo", p50),
-            zsmalloc_lz4_vs_zswap_lzo_p99: at_rest(DENSE_LZ4, "zswap+lzo", p99),
-            zsmalloc_lz4_vs_zram_lz4_p50: at_rest(DENSE_LZ4, "zram+lz4", p50),
+            zbud_lz4_vs_zswap_lzo_p50: at_rest(ZBUD_LZ4, "zswap+lzo", p50),
+            zbud_lz4_vs_zswap_lzo_p99: at_rest(ZBUD_LZ4, "zswap+lzo", p99),
+            zbud_lz4_vs_zram_lz4_p50: at_rest(ZBUD_LZ4, "zram+lz4", p50),
         }
     }
 }
@@ -320,7 +320,7 @@ mod tests {
         assert!(report.table().contains("no comparison: needs root"));
         let json = serde_json::to_value(&report).unwrap();
         assert!(json["ratios"]["lz4_vs_zswap_lzo_p50"].is_null());
-        assert_eq!(json["tiers"][0]["name"], "zbud+lz4+dram");
+        assert_eq!(json["tiers"][0]["name"], "zsmalloc+lz4+dram");
         assert_eq!(json["threads"][0]["threads"], 1);
         assert!(json["while_moving"].is_null() && json["kernel"].is_string());
     }

@@ -98,8 +98,10 @@ fn each_mistake_names_line_key_and_remedy() {
     let medium = |kind: &str, line: &str| {
         format!("[[medium]]\nname = \"m\"\nkind = {kind:?}\nusd_per_gib_month = 1\n{line}\n")
     };
-    let cases: Vec<(String, &str)> = vec![
-        ("\n[polcy]\n".into(), "2: polcy: unknown key; one of medium, tier, policy, run"),
+    let cases: Vec<(String, &str)> =
+        vec![
+        ("\n[polcy]\n".into(), "2: polcy: unknown key; one of medium, tier, policy, \
+             cold_age, run"),
         ("a = = 1".into(), "1: not valid TOML: "),
         ("policy = 3".into(), "1: policy: not a table; write it as [policy]"),
         ("[tier]\n".into(), "1: tier: not a list; write it as [[tier]]"),
@@ -116,7 +118,7 @@ fn each_mistake_names_line_key_and_remedy() {
             "[policy]\nthreshold = -1".into(),
             "2: policy.threshold: -1 is out of range; use 0 to 512 (pages",
         ),
-        ("[policy]\nbeta = 1".into(), "2: policy.beta: unknown key; one of kind, alpha, max_s"),
+        ("[policy]\nbeta = 1".into(), "2: policy.beta: unknown key; one of kind, alpha, budg"),
         ("[run]\nwindow_s = 0".into(), "2: run.window_s: 0 is out of range; use 0.1 to 86400"),
         ("[run]\nmove_threads = 0".into(), "2: run.move_threads: 0 is out of range; use 1 to 8"),
         ("[run]\nmove_mib_s = -5".into(), "2: run.move_mib_s: -5 is out of range; use 0 to"),

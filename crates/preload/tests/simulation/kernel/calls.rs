@@ -16,8 +16,13 @@ fn pause() {
 }
 
 /// Waits until the message was read and this thread runs again, and ends the change it announced.
+/// The change was made before, and its lock is let go of: the messages of two threads may come in
+/// another order than their changes.
 fn announce(ctx: usize, code: u8, arg: [u64; 3]) {
     schedule::call_point();
+    if once_in(8) {
+        pause();
+    }
     let id = with(|k| {
         let id = k.id();
         if k.contexts[ctx].is_released {
@@ -125,12 +130,37 @@ pub fn mprotect(space: usize, start: u64, len: u64, prot: Prot) {
     });
 }
 
-/// madvise(MADV_DONTNEED): each mapping's event first, its pages afterwards.
+/// madvise(MADV_DONTFORK or MADV_DOFORK) in the main process. `false` if some of the range is not
+/// mapped, or there are too many mappings for another; what could be done is done.
+pub fn set_in_child(start: u64, len: u64, in_child: bool) -> bool {
+    schedule::call_point();
+    with(|k| {
+        // (What is given back to children was one mapping with its neighbours before.)
+        if !in_child && once_in(k.faults.register) {
+            return false;
+        }
+        let mut covered = 0;
+        for s in k.spaces[MAIN].cut(start, start + len) {
+            if let Some(v) = k.spaces[MAIN].vmas.get_mut(&s) {
+                v.in_child = in_child;
+                covered += v.end - s;
+            }
+        }
+        k.spaces[MAIN].merge();
+        covered == len
+    })
+}
+
+/// madvise(MADV_DONTNEED): each mapping's event first, its pages afterwards. What was one mapping
+/// before its event may be several by then: the kernel looks again, drops what lies in the first,
+/// and goes on with the next as with any other, with another event if that is registered.
 pub fn dontneed(space: usize, start: u64, len: u64) {
     schedule::call_point();
     schedule::trace(|| format!("dontneed {start:#x} +{}", len / PAGE));
     let end = start + len;
     let mut at = start;
+    // Up to here the drop has begun for whoever looks.
+    let mut begun = start;
     while at < end {
         let found = with(|k| {
             let s = &k.spaces[space];
@@ -141,25 +171,37 @@ pub fn dontneed(space: usize, start: u64, len: u64) {
             let ctx = ctx.filter(|&c| k.contexts[c].features & EVENT_REMOVE != 0);
             if let Some(c) = ctx {
                 begin_change(k, &[c]);
-                k.begin_drop(space, a, b);
+                k.begin_drop(space, a.max(begun), b);
+                begun = begun.max(b);
             }
             Some((a, b, ctx))
         });
-        let Some((a, b, ctx)) = found else { return };
+        let Some((a, b, ctx)) = found else { break };
+        let mut until = b;
         if let Some(c) = ctx {
             announce(c, 0x15, [a, b, 0]);
             pause();
             while with(|k| k.is_drop_held) {
                 schedule::sleep_us(1);
             }
+            let Some((_, v)) = with(|k| k.spaces[space].vma(a)) else { break };
+            until = v.end.min(b);
         }
-        with(|k| {
-            let there = k.zap(space, a, b);
-            k.end_drop(space, a, b, &there, ctx.is_some());
-        });
-        schedule::trace(|| format!("dropped {a:#x} +{}", (b - a) / PAGE));
-        at = b;
+        // Page by page: others touch the range meanwhile, and the pager may move what it has.
+        for page in (a..until).step_by(PAGE as usize) {
+            with(|k| {
+                let there = k.zap(space, page, page + PAGE);
+                k.end_drop(space, page, page + PAGE, &there, page < begun);
+            });
+            if ctx.is_some() && once_in(8) {
+                schedule::call_point();
+            }
+        }
+        schedule::trace(|| format!("dropped {a:#x} +{}", (until - a) / PAGE));
+        at = until;
     }
+    // It gave up where the mapping was gone.
+    with(|k| k.give_up_drop(space, at, begun));
 }
 
 impl Kernel {
@@ -172,6 +214,15 @@ impl Kernel {
             // Forked before or after: who can say.
             for child in self.unborn.iter().filter(|_| space == MAIN) {
                 self.spaces[*child].shadow.entry(page).or_default().or_zeros = true;
+            }
+        }
+    }
+
+    fn give_up_drop(&mut self, space: usize, start: u64, end: u64) {
+        for page in (start..end).step_by(PAGE as usize) {
+            if let Some(s) = self.spaces[space].shadow.get_mut(&page) {
+                s.drops = s.drops.saturating_sub(1);
+                s.is_written &= s.drops > 0;
             }
         }
     }

@@ -250,6 +250,10 @@ impl Kernel {
                 break;
             }
         }
+        // It may have moved one more than it says.
+        if stop < len && why.is_none() && once_in(self.faults.partial) {
+            let _ = self.move_one(space, dst + done, src + done, holes_allowed);
+        }
         self.answer(c, dst, len, done, why, mode & 1 == 0, &mut arg[4])
     }
 
@@ -394,6 +398,16 @@ pub fn set_nonblocking(fd: i32, on: bool) {
             k.contexts[c].is_nonblocking = on;
         }
     });
+}
+
+/// Whether a read would find a message.
+pub fn has_message(fd: i32) -> bool {
+    schedule::call_point();
+    with(|k| {
+        let Some(c) = k.fds.get(&fd) else { return false };
+        let ctx = &k.contexts[*c];
+        !ctx.events.is_empty() || ctx.faults.iter().any(|w| !w.is_read)
+    })
 }
 
 /// read(2): faults first, then events, as many as fit.

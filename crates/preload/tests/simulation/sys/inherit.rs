@@ -1,5 +1,7 @@
-//! What children get of each mapping. The fake kernel has no such flags: of a fork that is not
-//! announced every child gets everything, which is what the runtime sees to around libc's fork.
+//! What children get of each mapping: a flag of the fake kernel's mappings, which splits and joins
+//! them as the real one does.
+
+use crate::kernel;
 
 /// See the real one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +16,8 @@ pub struct Inherited {
     pub absent: bool,
     /// A child gets it empty.
     pub wiped: bool,
+    /// Private memory without a file.
+    pub anonymous: bool,
 }
 
 /// See the real one.
@@ -26,18 +30,40 @@ impl Smaps {
         Some(Smaps)
     }
 
-    /// See the real one: no mapping is absent or wiped.
+    /// See the real one: no mapping is wiped.
     pub fn inherited(&self) -> Option<Vec<Inherited>> {
-        Some(Vec::new())
+        let mut all = flagged();
+        all.retain(|m| m.absent);
+        Some(all)
     }
 
-    /// See the real one. Asked for only when the runtime retires, which is not simulated.
+    /// See the real one.
+    pub fn is_registered(&self, page: u64) -> bool {
+        kernel::is_registered(page)
+    }
+
+    /// See the real one.
     pub fn registered(&self) -> Option<Vec<Inherited>> {
-        Some(Vec::new())
+        let mut all = flagged();
+        all.retain(|m| m.registered);
+        Some(all)
     }
 }
 
+fn flagged() -> Vec<Inherited> {
+    let all = kernel::flags().into_iter();
+    all.map(|(start, end, registered, absent)| Inherited {
+        start,
+        end,
+        registered,
+        absent,
+        wiped: false,
+        anonymous: true,
+    })
+    .collect()
+}
+
 /// See the real one.
-pub fn set_inherited(_start: u64, _len: u64, _inherited: bool) -> bool {
-    true
+pub fn set_inherited(start: u64, len: u64, inherited: bool) -> bool {
+    kernel::set_in_child(start, len, inherited)
 }

@@ -45,6 +45,15 @@ pub fn read_page(address: u64, out: &mut [u8; PAGE_BYTES]) {
 }
 
 /// See the real one.
+pub fn ready_for_writing(start: u64, end: u64) {
+    for page in (start..end).step_by(PAGE_BYTES) {
+        if kernel::populate(MAIN, page).is_err() {
+            return;
+        }
+    }
+}
+
+/// See the real one.
 pub fn touch_for_write(address: u64) {
     let touched = kernel::access(MAIN, address, true, |page| page[0] = 1);
     assert!(touched.is_ok(), "touch outside of own memory");

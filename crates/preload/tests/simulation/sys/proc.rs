@@ -10,6 +10,8 @@ pub struct Mapping {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
+    /// Whether it begins where the mapping of a file ends.
+    pub is_behind_file: bool,
 }
 
 /// No mappings: regions are registered by the simulated agent itself.
@@ -33,6 +35,27 @@ impl Maps {
 
 /// See the real one.
 #[derive(Clone, Copy, Debug)]
+pub struct Coverage;
+
+impl Coverage {
+    /// See the real one.
+    pub fn open() -> Coverage {
+        Coverage
+    }
+
+    /// See the real one: page by page.
+    pub fn holes(&self, start: u64, end: u64, mut found: impl FnMut(u64, u64)) {
+        schedule::call_point();
+        for page in (start..end).step_by(PAGE as usize) {
+            if !kernel::is_mapped(page) {
+                found(page, page + PAGE);
+            }
+        }
+    }
+}
+
+/// See the real one.
+#[derive(Clone, Copy, Debug)]
 pub struct Pagemap;
 
 impl Pagemap {
@@ -46,6 +69,17 @@ impl Pagemap {
         schedule::call_point();
         let mut bits = [0u64; 8];
         for page in kernel::present(MAIN, start, start + 512 * PAGE) {
+            let i = ((page - start) / PAGE) as usize;
+            bits[i / 64] |= 1 << (i % 64);
+        }
+        Some(bits)
+    }
+
+    /// See the real one.
+    pub fn mapped_once(&self, start: u64) -> Option<[u64; 8]> {
+        schedule::call_point();
+        let mut bits = [0u64; 8];
+        for page in kernel::mapped_once(MAIN, start, start + 512 * PAGE) {
             let i = ((page - start) / PAGE) as usize;
             bits[i / 64] |= 1 << (i % 64);
         }

@@ -17,6 +17,15 @@ pub struct MutexGuard<'a, T> {
     inner: Option<std::sync::MutexGuard<'a, T>>,
 }
 
+/// See the real one. Children run no code of the runtime here.
+#[derive(Debug)]
+pub struct OnlyThread(());
+
+/// See the real one.
+pub fn renew<T>(_only: &OnlyThread, _lock: &'static Mutex<T>, _value: T) {
+    unreachable!("no child runs this")
+}
+
 impl<T> Mutex<T> {
     /// A lock that nobody holds.
     pub const fn new(value: T) -> Mutex<T> {

@@ -1,0 +1,153 @@
+//! Why a region is where it is, in a sentence or two.
+
+use terrace_core::plan::{Place, Terms, Why};
+use terrace_core::tier::TierId;
+
+use super::decisions::Snapshot;
+
+/// The reason for the region at `index`, of which `places` are all alternatives, DRAM first.
+/// `name` names a tier.
+pub(super) fn of_region(
+    last: &Snapshot,
+    index: usize,
+    places: &[Place],
+    name: &dyn Fn(TierId) -> String,
+) -> String {
+    let (view, chosen) = (&last.views[index], last.chosen(index));
+    let Some(plan) = &last.plan else { return String::new() };
+    if view.pages == 0 {
+        return "It holds no data now, so that there is nothing to move.".into();
+    }
+    if view.windows_seen == 0 {
+        return "Nothing is known of it yet. Regions that were not observed stay where they are."
+            .into();
+    }
+    let touched = touched(view.hotness_usable());
+    match plan.why {
+        Why::Waterfall { hotness_max, .. } => {
+            let is_up = view.tier == TierId::DRAM || view.is_back_in_dram();
+            match (is_up, chosen) {
+                (true, TierId::DRAM) => format!(
+                    "It is not among the cold: {touched}, and the hottest region that was sent \
+                     down has {hotness_max:.1}."
+                ),
+                (true, to) => {
+                    format!("It is among the cold: {touched}. So it goes to {}.", name(to))
+                }
+                (false, to) if to == view.tier => {
+                    format!(
+                        "It is in the last tier, {}, and stays as long as it is cold.",
+                        name(to)
+                    )
+                }
+                (false, to) => format!(
+                    "Most of it stayed untouched in {}. So it goes one tier further, to {}.",
+                    name(view.tier),
+                    name(to)
+                ),
+            }
+        }
+        Why::WithinSlowdown { .. } if view.rest_windows > 0 && chosen == TierId::DRAM => format!(
+            "It came back as soon as it was last taken down. So it counts as in full use for {} \
+             more windows, longer each time ({touched}).",
+            view.rest_windows
+        ),
+        Why::Torture { .. } => "A torture run sends everything anywhere, at random.".into(),
+        Why::AllInDram => "With alpha 1 all data belongs in DRAM.".into(),
+        _ => by_cost(last, view.tier, chosen, places, plan.terms, &touched, name),
+    }
+}
+
+fn by_cost(
+    last: &Snapshot,
+    here: TierId,
+    chosen: TierId,
+    places: &[Place],
+    terms: Terms,
+    touched: &str,
+    name: &dyn Fn(TierId) -> String,
+) -> String {
+    let (Some(dram), Some(place)) = (places.first(), places.get(chosen.index())) else {
+        return String::new();
+    };
+    let least = |of: fn(&Place) -> f64| places.iter().min_by(|a, b| of(a).total_cmp(&of(b)));
+    let (Some(best), Some(cheapest)) = (least(|p| p.usd_in_all), least(|p| p.usd_per_month)) else {
+        return String::new();
+    };
+    let per_us = last.usd_per_ns() * 1e3;
+    let time = |p: &Place| {
+        let us = p.stall_ns / 1e3;
+        if us < 0.5 {
+            return format!("no waiting, but {:.1} ms of moving once", p.move_ns / 1e6);
+        }
+        let usd = money(us * per_us);
+        format!("{us:.0} us of waiting a window, at the price of time {usd} USD a month")
+    };
+    let paid = |p: &Place| match p.stall_ns < 500.0 {
+        true => "so that nobody waits for it".to_string(),
+        false => format!("which is {}", time(p)),
+    };
+    let better_by = place.usd_in_all - best.usd_in_all;
+    let is_better = better_by > 1e-6 * dram.usd_per_month;
+    let mut text = if chosen != TierId::DRAM {
+        let saved = dram.usd_per_month - place.usd_per_month;
+        format!(
+            "{} saves {} USD a month of the {} that DRAM costs: {touched}, {}.",
+            name(chosen),
+            money(saved),
+            money(dram.usd_per_month),
+            paid(place)
+        )
+    } else if cheapest.tier == TierId::DRAM {
+        format!(
+            "It is in use: {touched}. In a tier it would save nothing, because what comes back \
+             lies in DRAM until it has cooled, and bringing it costs processor time."
+        )
+    } else {
+        let what = match (is_better, cheapest.stall_ns < 500.0) {
+            (true, _) => "It stays for now",
+            // What keeps it is the price of the move.
+            (false, true) => "It stays, since the budget is kept without it",
+            (false, false) => "It is in use",
+        };
+        format!(
+            "{what}: {touched}. In {} it would save {} USD a month and cost {}.",
+            name(cheapest.tier),
+            money(dram.usd_per_month - cheapest.usd_per_month),
+            time(cheapest)
+        )
+    };
+    if is_better {
+        let why = match (chosen == here, last.plan.as_ref().map(|plan| plan.why)) {
+            (true, Some(Why::WithinSlowdown { waiting, .. })) if waiting > 0 => {
+                format!("demotions are paced, and {waiting} wait for a later window")
+            }
+            _ if terms.usd_per_ns.is_none() => {
+                "the plan has no price of its own for time, so that the last column is only a \
+                 guide"
+                    .into()
+            }
+            _ => "the plan as a whole has no room for it (budget, full media, rounding)".into(),
+        };
+        text += &format!(
+            " {} would be better by {} USD a month in all; {why}.",
+            name(best.tier),
+            money(better_by)
+        );
+    }
+    text
+}
+
+/// "3.2 of its pages are touched in a window".
+fn touched(pages: f32) -> String {
+    match pages {
+        p if p < 0.05 => "none of its pages are touched in a window".into(),
+        p if p < 1.5 => format!("{p:.1} of its pages is touched in a window"),
+        p => format!("{p:.1} of its pages are touched in a window"),
+    }
+}
+
+/// US dollars with two digits that mean something.
+fn money(usd: f64) -> String {
+    crate::explain::money(usd)
+}

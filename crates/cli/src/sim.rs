@@ -1,0 +1,327 @@
+//! `terrace sim`: traces replayed through the planner's own code (docs/sim.md).
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `sim/generate.rs` | traces by rule and seed |
+//! | `sim/replay.rs` | a trace as applications, a policy's run over them |
+//! | `sim/candidates.rs` | which policies are compared |
+//! | `sim/hindsight.rs` | the oracle over all of them |
+//! | `sim/costs.rs` | what tiers cost that were never measured |
+//! | `sim/report.rs` | table and JSON |
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::ValueEnum;
+
+use crate::config::{Config, PolicyKind, Threshold};
+use crate::demo::random::mix;
+use crate::preset::Preset;
+use crate::trace::read::{self, Trace};
+use crate::trace::{write, PolicyMeta};
+use candidates::{Candidate, PolicyArgs};
+use hindsight::Hindsight;
+use replay::Outcome;
+use report::{Bar, Live, PolicyResult, Report};
+
+pub mod candidates;
+pub mod costs;
+pub mod generate;
+pub mod hindsight;
+pub mod replay;
+pub mod report;
+
+/// Options of `terrace sim`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SimArgs {
+    /// A trace, or the .partial folder of a killed recording; with --merge, all that are joined
+    #[arg(value_name = "TRACE", required_unless_present = "generate")]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    policies: PolicyArgs,
+    /// Tiers to simulate instead of the trace's own: a preset or a TOML file
+    #[arg(long, value_name = "PRESET|FILE")]
+    tiers: Option<String>,
+    /// What the noise of sampling is drawn from, or a generated trace
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Also what a planner that knows the future would save
+    #[arg(long)]
+    oracle: bool,
+    /// Also how far the slowdown policy at 5% is from the best of a grid of fixed alphas, and from
+    /// the oracle
+    #[arg(long)]
+    bar: bool,
+    /// Simulate only every Nth region, chosen by its address
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    sample: u64,
+    /// Write the results as JSON
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Make a trace instead of replaying one
+    #[arg(long, value_name = "KIND", conflicts_with_all = ["traces", "merge"], requires = "out")]
+    generate: Option<generate::Kind>,
+    /// Regions of a generated trace
+    #[arg(long, default_value_t = 400, requires = "generate")]
+    regions: u32,
+    /// Windows of a generated trace
+    #[arg(long, default_value_t = 400, requires = "generate")]
+    windows: u32,
+    /// Join the traces into one of all their applications
+    #[arg(long, requires = "out")]
+    merge: bool,
+    /// Where a generated or merged trace goes
+    #[arg(long, short, value_name = "TRACE")]
+    out: Option<PathBuf>,
+}
+
+/// Runs it; the text is for the terminal.
+pub fn run(args: SimArgs) -> Result<String> {
+    if let (Some(kind), Some(out)) = (args.generate, &args.out) {
+        ensure!(args.regions > 0 && args.windows > 0, "--regions and --windows must not be 0");
+        let config = config(args.tiers.as_deref().unwrap_or(Preset::Auto.name()))?;
+        let size = generate::Size { regions: args.regions, windows: args.windows, seed: args.seed };
+        let mut trace = generate::generate(kind, size, &config);
+        return save(&mut trace, out);
+    }
+    if let (true, Some(out)) = (args.merge, &args.out) {
+        let traces: Result<Vec<Trace>> = args.traces.iter().map(|path| read::read(path)).collect();
+        return save(&mut merge(traces?)?, out);
+    }
+    let [path] = &args.traces[..] else {
+        bail!("one trace at a time; `terrace sim --merge A B -o TRACE` makes one of several");
+    };
+    let report = simulate(&args, path)?;
+    if let Some(json) = &args.json {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        std::fs::write(json, text)
+            .with_context(|| format!("--json: {} cannot be written", json.display()))?;
+    }
+    Ok(report.table())
+}
+
+fn save(trace: &mut Trace, out: &Path) -> Result<String> {
+    let bytes = write::encode(&mut trace.batch, &trace.meta)?;
+    write::put(out, &bytes)?;
+    let rows = trace.batch.rows.len();
+    Ok(format!(
+        "{}: {rows} region-windows of {} processes, {} bytes, {:.1} each\n",
+        out.display(),
+        trace.meta.commands.len(),
+        bytes.len(),
+        bytes.len() as f64 / rows.max(1) as f64
+    ))
+}
+
+fn config(tiers: &str) -> Result<Config> {
+    match Preset::from_name(tiers) {
+        Some(preset) => Ok(Config::from_preset(preset)),
+        None if Path::new(tiers).is_file() => Ok(Config::load(Path::new(tiers))?),
+        None => bail!(
+            "--tiers: {tiers} is neither a preset ({}) nor a file",
+            Preset::ALL.map(|p| p.name()).join(", ")
+        ),
+    }
+}
+
+/// Many applications in one trace. A process id that was given out already becomes a new one.
+pub fn merge(traces: Vec<Trace>) -> Result<Trace> {
+    let mut traces = traces.into_iter();
+    let mut all = traces.next().context("nothing to merge")?;
+    let mut taken: BTreeSet<u32> = all.batch.processes.keys().map(|key| key.0).collect();
+    let is_one = traces.len() == 0;
+    for next in traces {
+        let names = |t: &Trace| t.meta.tiers.iter().map(|t| t.name.clone()).collect::<Vec<_>>();
+        ensure!(
+            names(&all) == names(&next),
+            "traces of different tiers cannot be merged: {} and {}",
+            names(&all).join(", "),
+            names(&next).join(", ")
+        );
+        ensure!(
+            all.meta.window_s == next.meta.window_s,
+            "traces of different windows cannot be merged: {} s and {} s",
+            all.meta.window_s,
+            next.meta.window_s
+        );
+        ensure!(
+            all.meta.is_exact == next.meta.is_exact,
+            "a recorded and a generated trace cannot be merged: one has estimates, one the truth"
+        );
+        let own: BTreeSet<u32> = next.batch.processes.keys().map(|key| key.0).collect();
+        let mut renamed = std::collections::BTreeMap::new();
+        let mut free = taken.iter().chain(&own).max().map_or(1, |pid| pid + 1);
+        for &pid in &own {
+            let new = if taken.contains(&pid) { free } else { pid };
+            free += u32::from(new == free);
+            taken.insert(new);
+            renamed.insert(pid, new);
+        }
+        let new = |pid: u32| renamed.get(&pid).copied().unwrap_or(pid);
+        all.batch.rows.extend(next.batch.rows.into_iter().map(|mut row| {
+            row.pid = new(row.pid);
+            row
+        }));
+        let processes = next.batch.processes.into_iter();
+        all.batch.processes.extend(processes.map(|((pid, w), p)| ((new(pid), w), p)));
+        let commands = next.meta.commands.into_iter().map(|mut c| {
+            c.pid = new(c.pid);
+            c
+        });
+        all.meta.commands.extend(commands);
+    }
+    if !is_one {
+        all.meta.source = "merged".into();
+    }
+    Ok(all)
+}
+
+fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
+    let mut trace = read::read(path)?;
+    ensure!(args.sample > 0, "--sample must not be 0");
+    let base = base(args, &trace)?;
+    let (tiers, from) = match &args.tiers {
+        Some(_) => costs::of_trace(&base, &trace.meta),
+        None => (trace.meta.tiers.clone(), (0..trace.meta.tiers.len()).map(Some).collect()),
+    };
+    let machine = {
+        let costs = crate::trace::costs(&tiers);
+        ensure!(costs.iter().all(|c| c.is_valid()), "a tier of the trace has no valid cost");
+        replay::machine(&base, costs, replay::moving(&trace))
+    };
+    let live_loads = replay::loads(&trace, &from)?;
+    let live = replay::live(&trace, &live_loads).filter(|_| args.tiers.is_none());
+    let loads = if args.sample > 1 {
+        trace.batch.rows.retain(|row| mix(row.region ^ args.seed).is_multiple_of(args.sample));
+        let mut loads = replay::loads(&trace, &from)?;
+        // Less memory is waited for by less of a thread.
+        for clock in loads.iter_mut().flat_map(|load| &mut load.clocks) {
+            clock.running_ns /= args.sample as f64;
+            clock.overhead_bytes /= args.sample as f64;
+        }
+        for (load, whole) in loads.iter_mut().zip(&live_loads) {
+            for (clock, of) in load.clocks.iter_mut().zip(&whole.clocks) {
+                clock.beside_bytes = of.beside_bytes / args.sample as f64;
+            }
+        }
+        loads
+    } else {
+        live_loads
+    };
+    let mut asked = args.policies.candidates(&base)?;
+    let as_recorded = live.is_some().then(|| recorded(&trace.meta.policy, &base)).flatten();
+    let own = as_recorded.map(|policy| Candidate { name: "as recorded".into(), policy });
+    let own_at = own.map(|own| {
+        asked.push(own);
+        asked.len() - 1
+    });
+    let shown = asked.len();
+    if args.bar {
+        asked.push(candidates::of_bar(&base));
+        asked.extend(candidates::grid(&base));
+    }
+    let started = Instant::now();
+    let outcomes = run_all(&asked, |candidate| {
+        let config = Config { policy: candidate.policy, ..base.clone() };
+        replay::run(&loads, &machine, &config, args.seed)
+    });
+    let simulated_s = started.elapsed().as_secs_f64();
+    let started = Instant::now();
+    let hindsight = (args.oracle || args.bar).then(|| Hindsight::of(&loads, &machine));
+    let oracle_s = started.elapsed().as_secs_f64();
+    let row = |(candidate, outcome): (&Candidate, &Outcome)| {
+        PolicyResult::new(&candidate.name, outcome, hindsight.as_ref().map(|h| h.at(outcome)))
+    };
+    let policies: Vec<PolicyResult> = asked.iter().zip(&outcomes).take(shown).map(row).collect();
+    let bar = args.bar.then(|| {
+        let grid: Vec<PolicyResult> =
+            asked.iter().zip(&outcomes).skip(shown + 1).map(row).collect();
+        Bar::new(row((&asked[shown], &outcomes[shown])), &grid)
+    });
+    let region_windows: usize =
+        loads.iter().flat_map(|load| &load.areas).map(|area| area.pages.len()).sum();
+    Ok(Report {
+        trace: path.display().to_string(),
+        source: trace.meta.source.clone(),
+        commands: trace.meta.commands.clone(),
+        window_s: trace.meta.window_s,
+        windows: loads.iter().map(|load| load.clocks.len()).max().unwrap_or(0),
+        regions: loads.iter().map(|load| load.areas.len()).sum(),
+        processes: loads.len(),
+        core_share: core_share(&loads),
+        sample: args.sample,
+        seed: args.seed,
+        tiers,
+        live: live.map(|live| Live::new(&live, own_at.map(|at| &outcomes[at]))),
+        policies,
+        bar,
+        simulated_s,
+        oracle_s,
+        region_windows_per_s: (region_windows * outcomes.len()) as f64 / simulated_s.max(1e-9),
+    })
+}
+
+/// Share of the touches that go to cores.
+fn core_share(loads: &[terrace_core::load::Load]) -> f64 {
+    let areas = || loads.iter().flat_map(|load| &load.areas);
+    let touched: f64 = areas().flat_map(|a| &a.touched).map(|&t| f64::from(t)).sum();
+    let core = areas().map(|a| f64::from(a.core_pages) * a.touched.len() as f64);
+    (core.sum::<f64>() / touched.max(1.0)).min(1.0)
+}
+
+/// What is simulated, without a policy of its own.
+fn base(args: &SimArgs, trace: &Trace) -> Result<Config> {
+    let meta = &trace.meta;
+    let mut config = match &args.tiers {
+        Some(tiers) => config(tiers)?,
+        // Limits of media are not in a trace.
+        None => Config { tiers: Vec::new(), ..Config::from_preset(Preset::Auto) },
+    };
+    config.run.window_s = meta.window_s;
+    config.run.cooling_windows = meta.cooling_windows;
+    config.run.samples_per_region = meta.samples_per_region;
+    config.run.move_mib_s = meta.move_mib_s;
+    config.policy.usd_per_core_month = meta.policy.usd_per_core_month;
+    Ok(config)
+}
+
+/// The policy that was in force while a trace was recorded, if it can be had here.
+fn recorded(meta: &PolicyMeta, base: &Config) -> Option<crate::config::PolicyConfig> {
+    Some(crate::config::PolicyConfig {
+        kind: PolicyKind::from_str(&meta.kind, false).ok()?,
+        alpha: meta.alpha,
+        max_slowdown: meta.max_slowdown,
+        threshold: Threshold::parse(&meta.threshold).ok()?,
+        ..base.policy
+    })
+}
+
+/// Runs each candidate, on as many threads as there are processors.
+fn run_all(candidates: &[Candidate], run: impl Fn(&Candidate) -> Outcome + Sync) -> Vec<Outcome> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(8);
+    let next = AtomicUsize::new(0);
+    let mut outcomes = vec![Outcome::default(); candidates.len()];
+    let done: Vec<Vec<(usize, Outcome)>> = std::thread::scope(|scope| {
+        let work = || {
+            let mut done = Vec::new();
+            while let Some(at) =
+                Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < candidates.len())
+            {
+                done.push((at, run(&candidates[at])));
+            }
+            done
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().filter_map(|worker| worker.join().ok()).collect()
+    });
+    for (at, outcome) in done.into_iter().flatten() {
+        outcomes[at] = outcome;
+    }
+    outcomes
+}
+
+#[cfg(test)]
+mod tests;

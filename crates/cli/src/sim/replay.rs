@@ -1,0 +1,318 @@
+//! From a trace to applications, and one policy's run over them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use anyhow::{ensure, Result};
+use terrace_core::cost::{tco_saved, TierCost, BYTES_PER_GIB};
+use terrace_core::load::{areas_of, Area, Clock, Load, Recorded, Seen};
+use terrace_core::plan::{Analytical, Policy, Ratios};
+use terrace_core::sim::{Machine, Simulation};
+use terrace_core::tier::MAX_TIERS;
+
+use crate::config::Config;
+use crate::demo::random::Random;
+use crate::policy;
+use crate::trace::read::Trace;
+use crate::trace::{ProcessWindow, Row};
+
+/// Windows in which a policy only learns what there is; they do not count.
+pub const WARM_UP: usize = 10;
+/// Least running time of a window as a share of it, where none was measured.
+const RUNNING_MIN: f64 = 0.2;
+/// Work of moving a page, where too few moved to measure it.
+const MOVE_NS: f64 = 20_000.0;
+/// Moved pages that are enough to.
+const MOVED_TO_TRUST: u64 = 4_096;
+/// Rate of movers without a limit, MiB per second: one thread's with lz4.
+const MOVE_MIB_S: u64 = 400;
+
+/// What a trace tells of the machine beside its tiers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Moving {
+    /// Processor time of moving a page, in nanoseconds.
+    pub move_ns: f64,
+    /// Share of it that the applications would have used.
+    pub contention: f64,
+}
+
+/// The applications of a trace; `from` names, for each tier that is simulated, that of the trace.
+pub fn loads(trace: &Trace, from: &[Option<usize>]) -> Result<Vec<Load>> {
+    let mut by_process: BTreeMap<u32, Vec<&Row>> = BTreeMap::new();
+    for row in &trace.batch.rows {
+        by_process.entry(row.pid).or_default().push(row);
+    }
+    ensure!(!by_process.is_empty(), "the trace has no rows");
+    let load = |(pid, rows)| load(trace, pid, rows, from);
+    Ok(by_process.into_iter().map(load).collect())
+}
+
+fn load(trace: &Trace, pid: u32, mut rows: Vec<&Row>, from: &[Option<usize>]) -> Load {
+    rows.sort_by_key(|row| (row.region, row.window));
+    let first = rows.iter().map(|row| row.window).min().unwrap_or(0);
+    let last = rows.iter().map(|row| row.window).max().unwrap_or(0);
+    let windows = (last - first) as usize + 1;
+    let process = |window: usize| {
+        let key = (pid, first + window as u32);
+        trace.batch.processes.get(&key).copied().unwrap_or_default()
+    };
+    let faults: u64 = rows.iter().map(|row| u64::from(row.faults)).sum();
+    let ahead: u64 = (0..windows).map(|w| u64::from(process(w).ahead_pages)).sum();
+    let fault_share = if faults > 0 { faults as f64 / (faults + ahead) as f64 } else { 1.0 };
+
+    let regions = rows.chunk_by(|a, b| a.region == b.region);
+    let areas = if trace.meta.is_exact {
+        regions.map(|rows| exact(rows, first, from)).collect()
+    } else {
+        let recorded: Vec<Recorded> = regions.map(|rows| recorded(rows, first, from)).collect();
+        areas_of(&recorded, fault_share)
+    };
+    let clocks = clocks(trace.meta.window_s, windows, &rows, first, process);
+    Load { pid, clocks, areas, fault_share }
+}
+
+fn ratios(rows: &[&Row], from: &[Option<usize>]) -> Ratios {
+    let mut ratios = Ratios::UNKNOWN;
+    for (tier, of_trace) in from.iter().enumerate().skip(1).take(MAX_TIERS - 1) {
+        let Some(of_trace) = *of_trace else { continue };
+        // The last that was known: it stands on most pages.
+        if let Some(ratio) = rows.iter().rev().find_map(|row| row.ratios.get(of_trace)) {
+            ratios.set(tier, ratio);
+        }
+    }
+    ratios
+}
+
+fn exact(rows: &[&Row], first: u32, from: &[Option<usize>]) -> Area {
+    let begin = rows[0].window;
+    let windows = (rows[rows.len() - 1].window - begin) as usize + 1;
+    let mut area = Area {
+        id: rows[0].region,
+        first: (begin - first) as usize,
+        pages: vec![0; windows],
+        touched: vec![0.0; windows],
+        core_pages: 0.0,
+        ratios: ratios(rows, from),
+    };
+    for row in rows {
+        let at = (row.window - begin) as usize;
+        (area.pages[at], area.touched[at]) = (row.pages, row.touched);
+    }
+    area
+}
+
+fn recorded(rows: &[&Row], first: u32, from: &[Option<usize>]) -> Recorded {
+    let begin = rows[0].window;
+    let windows = (rows[rows.len() - 1].window - begin) as usize + 1;
+    let mut seen = vec![Seen::default(); windows];
+    for row in rows {
+        seen[(row.window - begin) as usize] = Seen {
+            pages: row.pages,
+            present: row.resident_at_open,
+            samples: row.samples,
+            hits: row.hits,
+            faults: row.faults,
+        };
+    }
+    let first = (begin - first) as usize;
+    Recorded { id: rows[0].region, first, seen, ratios: ratios(rows, from) }
+}
+
+fn clocks(
+    window_s: f64,
+    windows: usize,
+    rows: &[&Row],
+    first: u32,
+    process: impl Fn(usize) -> ProcessWindow,
+) -> Vec<Clock> {
+    let mut managed = vec![0.0; windows];
+    for row in rows {
+        managed[(row.window - first) as usize] += f64::from(row.pages) * 4096.0;
+    }
+    let measured: Vec<f64> =
+        (0..windows).map(|w| process(w).running_ns as f64).filter(|ns| *ns > 0.0).collect();
+    let usual = match measured.len() {
+        0 => RUNNING_MIN * window_s * 1e9,
+        n => measured.iter().sum::<f64>() / n as f64,
+    };
+    let clock = |window: usize| {
+        let process = process(window);
+        let running_ns = process.running_ns as f64;
+        Clock {
+            running_ns: if running_ns > 0.0 { running_ns } else { usual },
+            beside_bytes: (process.managed_bytes as f64 - managed[window]).max(0.0),
+            overhead_bytes: process.overhead_bytes as f64,
+        }
+    };
+    (0..windows).map(clock).collect()
+}
+
+/// What moving costs, as the trace has it.
+pub fn moving(trace: &Trace) -> Moving {
+    let all = || trace.batch.processes.values();
+    let cpu_ns: u64 = all().map(|p| p.cpu_ns).sum();
+    let moved: u64 = all().map(|p| u64::from(p.moved_pages)).sum();
+    let measured = all().filter(|p| p.running_ns > 0);
+    let (sum, count) =
+        measured.fold((0.0, 0.0), |(sum, n), p| (sum + f64::from(p.contention), n + 1.0));
+    Moving {
+        move_ns: match moved {
+            n if n >= MOVED_TO_TRUST => (cpu_ns as f64 / n as f64).clamp(1e3, 2e5),
+            _ => MOVE_NS,
+        },
+        contention: if count > 0.0 { (sum / count).clamp(0.0, 1.0) } else { 1.0 },
+    }
+}
+
+/// The machine that policies are simulated on.
+pub fn machine(config: &Config, tiers: Vec<TierCost>, moving: Moving) -> Machine {
+    let mib_s = match config.run.move_mib_s {
+        0 => MOVE_MIB_S,
+        limit => limit.min(MOVE_MIB_S * u64::from(config.run.move_threads)),
+    };
+    Machine {
+        tiers,
+        cooling_windows: config.run.cooling_windows.min(16) as usize,
+        samples_per_region: config.run.samples_per_region.min(512) as u16,
+        move_pages: (mib_s as f64 * 256.0 * config.run.window_s) as u64,
+        move_ns: moving.move_ns,
+        contention: moving.contention,
+    }
+}
+
+/// The windows of an application that count.
+pub fn counted(load: &Load) -> Range<usize> {
+    let windows = load.clocks.len();
+    WARM_UP.min(windows / 2)..windows
+}
+
+/// Sums over the windows that count, of one or more applications.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Outcome {
+    /// US dollars a month, times windows.
+    pub tco: f64,
+    /// The same with all in DRAM.
+    pub tco_all_dram: f64,
+    /// Money of what no tier takes, within both.
+    pub fixed: f64,
+    /// Time threads ran, waited and lost processors, in nanoseconds.
+    pub running_ns: f64,
+    /// See `running_ns`.
+    pub stalled_ns: f64,
+    /// See `running_ns`.
+    pub taken_ns: f64,
+    /// Faults from tiers.
+    pub faults: f64,
+    /// Pages moved by plans.
+    pub moved_pages: f64,
+}
+
+impl Outcome {
+    /// Share of the money saved.
+    pub fn saved(&self) -> f64 {
+        tco_saved(self.tco, self.tco_all_dram)
+    }
+
+    /// Lost time as a share of the running time.
+    pub fn slowdown(&self) -> f64 {
+        (self.stalled_ns + self.taken_ns) / self.running_ns.max(1.0)
+    }
+
+    /// Adds another application's.
+    pub fn add(&mut self, other: &Outcome) {
+        self.tco += other.tco;
+        self.tco_all_dram += other.tco_all_dram;
+        self.fixed += other.fixed;
+        self.running_ns += other.running_ns;
+        self.stalled_ns += other.stalled_ns;
+        self.taken_ns += other.taken_ns;
+        self.faults += other.faults;
+        self.moved_pages += other.moved_pages;
+    }
+}
+
+/// Runs the policy of `config` over all applications, each with a planner of its own, as live.
+pub fn run(loads: &[Load], machine: &Machine, config: &Config, seed: u64) -> Outcome {
+    let mut sum = Outcome::default();
+    for load in loads {
+        let mut policy = policy::build(config).unwrap_or_else(|| Box::new(Analytical::new(1.0)));
+        sum.add(&run_one(load, machine, &mut *policy, seed ^ u64::from(load.pid)));
+    }
+    sum
+}
+
+fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -> Outcome {
+    let mut random = Random::new(seed);
+    let dram = machine.tiers[0].usd_per_gib_month;
+    let mut simulation = Simulation::new(machine.clone(), &[]).with_fault_share(load.fault_share);
+    let counted = counted(load);
+    let (mut born, mut touched, mut sum) = (0, Vec::new(), Outcome::default());
+    for (window, clock) in load.clocks.iter().enumerate() {
+        while let Some(area) = load.areas.get(born).filter(|area| area.first <= window) {
+            simulation.grow(&[area.pages_in(window)]);
+            simulation.describe(born, area.id, f64::from(area.core_pages), area.ratios);
+            born += 1;
+        }
+        touched.clear();
+        for (index, area) in load.areas[..born].iter().enumerate() {
+            simulation.set_pages(index, area.pages_in(window));
+            touched.push(area.touched_in(window));
+        }
+        let hits = |watched: u16, share: f64| {
+            (0..watched).filter(|_| random.unit() < share).count() as u16
+        };
+        let outcome = simulation.window(&touched, clock.running_ns, hits, policy);
+        if !counted.contains(&window) {
+            continue;
+        }
+        let usd = |bytes: f64| bytes / BYTES_PER_GIB * dram;
+        let fixed = usd(clock.beside_bytes + clock.overhead_bytes);
+        sum.add(&Outcome {
+            tco: outcome.tco + fixed,
+            tco_all_dram: outcome.tco_all_dram + usd(clock.beside_bytes),
+            fixed,
+            running_ns: clock.running_ns,
+            stalled_ns: outcome.stalled_ns,
+            taken_ns: outcome.taken_ns,
+            faults: outcome.faults,
+            moved_pages: outcome.moved_pages as f64,
+        });
+    }
+    sum
+}
+
+/// What the recorded run itself came to, over the windows that count; `None` for a generated trace.
+pub fn live(trace: &Trace, loads: &[Load]) -> Option<Outcome> {
+    if trace.meta.is_exact {
+        return None;
+    }
+    let dram = trace.meta.tiers[0].usd_per_gib_month;
+    let mut sum = Outcome::default();
+    for load in loads {
+        let of_load = || trace.batch.rows.iter().filter(|row| row.pid == load.pid);
+        let first = of_load().map(|row| row.window).min().unwrap_or(0);
+        let counted = counted(load);
+        let counts = |window: u32| counted.contains(&((window - first) as usize));
+        for (_, p) in trace
+            .batch
+            .processes
+            .iter()
+            .filter(|((pid, window), _)| *pid == load.pid && counts(*window))
+        {
+            let all = p.managed_bytes as f64 / BYTES_PER_GIB * dram;
+            sum.add(&Outcome {
+                tco: all * (1.0 - f64::from(p.tco_saved)),
+                tco_all_dram: all,
+                fixed: 0.0,
+                running_ns: p.running_ns as f64,
+                stalled_ns: p.stalled_ns as f64,
+                taken_ns: p.cpu_ns as f64 * f64::from(p.contention),
+                faults: 0.0,
+                moved_pages: f64::from(p.moved_pages),
+            });
+        }
+        let faults = of_load().filter(|row| counts(row.window)).map(|row| f64::from(row.faults));
+        sum.faults += faults.sum::<f64>();
+    }
+    Some(sum)
+}

@@ -1,0 +1,114 @@
+use super::*;
+use generate::{generate, Kind, Size};
+
+fn trace(kind: Kind, windows: u32) -> Trace {
+    let size = Size { regions: 60, windows, seed: 5 };
+    generate(kind, size, &Config::from_preset(Preset::Auto))
+}
+
+fn args(path: &Path) -> SimArgs {
+    SimArgs {
+        traces: vec![path.to_owned()],
+        policies: PolicyArgs::default(),
+        tiers: None,
+        seed: 1,
+        oracle: true,
+        bar: true,
+        sample: 1,
+        json: None,
+        generate: None,
+        regions: 0,
+        windows: 0,
+        merge: false,
+        out: None,
+    }
+}
+
+fn with_file<T>(name: &str, mut trace: Trace, run: impl FnOnce(&Path) -> T) -> T {
+    let path = std::env::temp_dir().join(format!("terrace-{name}-{}", std::process::id()));
+    save(&mut trace, &path).expect("saved");
+    let result = run(&path);
+    let _ = std::fs::remove_file(&path);
+    result
+}
+
+#[test]
+fn a_simulation_is_the_same_each_time_and_below_the_oracle() {
+    with_file("sim-same", trace(Kind::Zipf, 60), |path| {
+        let first = simulate(&args(path), path).expect("simulated");
+        let again = simulate(&args(path), path).expect("simulated");
+        assert_eq!(first.policies, again.policies);
+        assert_eq!(first.bar, again.bar);
+        assert_eq!(first.policies.len(), 13);
+        assert_eq!(first.live, None);
+        for policy in &first.policies {
+            let bound = policy.oracle_bound.expect("asked for");
+            assert!(policy.tco_saved <= bound + 1e-9, "{policy:?}");
+            if let Some(found) = policy.oracle_tco_saved {
+                assert!(found <= bound + 1e-9, "{policy:?}");
+            }
+        }
+        let saved = |name: &str| {
+            let of = first.policies.iter().find(|p| p.name == name).map(|p| p.tco_saved);
+            of.unwrap_or_else(|| panic!("{name}"))
+        };
+        assert!(saved("analytical 0.10") > saved("analytical 0.90") + 0.1);
+        assert!(saved("slowdown 5 %") > 0.2);
+        let table = first.table();
+        assert!(table.contains("slowdown 5 %") && table.contains("best fixed alpha"), "{table}");
+    });
+}
+
+#[test]
+fn one_process_after_the_other_is_planned_for_by_itself() {
+    with_file("sim-storm", trace(Kind::ForkStorm, 60), |path| {
+        let report = simulate(&args(path), path).expect("simulated");
+        assert_eq!(report.processes, 1 + 2 * 8);
+    });
+}
+
+#[test]
+fn a_sample_is_about_the_whole() {
+    with_file("sim-sample", trace(Kind::Phase, 120), |path| {
+        let whole = simulate(&args(path), path).expect("simulated");
+        let half = simulate(&SimArgs { sample: 2, ..args(path) }, path).expect("simulated");
+        assert!(half.regions < 45 && half.regions > 15, "{}", half.regions);
+        for (a, b) in whole.policies.iter().zip(&half.policies) {
+            assert!((a.tco_saved - b.tco_saved).abs() < 0.1, "{a:?} {b:?}");
+        }
+    });
+}
+
+#[test]
+fn other_tiers_save_otherwise() {
+    with_file("sim-tiers", trace(Kind::Zipf, 60), |path| {
+        let own = simulate(&args(path), path).expect("simulated");
+        let tiers = Some("tierscape".into());
+        let other = simulate(&SimArgs { tiers, ..args(path) }, path).expect("simulated");
+        assert_eq!(other.tiers.len(), 6);
+        assert!(other.policies[0].tco_saved > own.policies[0].tco_saved + 0.05);
+        let wrong = SimArgs { tiers: Some("/nowhere".into()), ..args(path) };
+        let why = simulate(&wrong, path).expect_err("no such tiers").to_string();
+        assert!(why.contains("neither a preset"), "{why}");
+    });
+}
+
+#[test]
+fn merged_traces_have_all_processes_under_names_of_their_own() {
+    let (a, b) = (trace(Kind::Zipf, 20), trace(Kind::ForkStorm, 30));
+    let rows = a.batch.rows.len() + b.batch.rows.len();
+    let of_b = b.batch.processes.keys().map(|k| k.0).collect::<BTreeSet<_>>().len();
+    let all = merge(vec![a, b]).expect("merged");
+    assert_eq!(all.batch.rows.len(), rows);
+    let pids: BTreeSet<u32> = all.batch.processes.keys().map(|key| key.0).collect();
+    assert_eq!(pids.len(), 1 + of_b);
+    assert_eq!(all.meta.commands.iter().map(|c| c.pid).collect::<BTreeSet<_>>(), pids);
+    assert_eq!(all.meta.source, "merged");
+    for row in &all.batch.rows {
+        assert!(all.batch.processes.contains_key(&(row.pid, row.window)));
+    }
+    let mut other = trace(Kind::Zipf, 5);
+    other.meta.tiers.pop();
+    let why = merge(vec![trace(Kind::Zipf, 5), other]).expect_err("other tiers").to_string();
+    assert!(why.contains("different tiers"), "{why}");
+}

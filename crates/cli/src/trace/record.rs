@@ -1,0 +1,173 @@
+//! Writes a trace while its application runs.
+//!
+//! A Parquet file is readable only once its end is written, and a planner may be killed. So rows
+//! are written in parts, each a whole file, into `TRACE.partial/`, and joined into `TRACE` when the
+//! run ends. A killed run leaves the parts, which `terrace sim` reads like a trace. A part ends
+//! after [`PART_ROWS`] rows, or when it is as old as all before it together, [`PART_TIME`] at most:
+//! what a kill loses is never more than that.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use terrace_core::cost::TierCost;
+
+use super::write::{self, Batch};
+use super::{partial_of, read, Command, Meta, ProcessWindow, Row};
+
+/// Rows of a part, one row group: 15 MiB of memory while it is filled and written.
+pub const PART_ROWS: usize = write::GROUP_ROWS;
+/// Longest and shortest time of a part.
+pub const PART_TIME: Duration = Duration::from_secs(600);
+const PART_TIME_MIN: Duration = Duration::from_secs(2);
+
+/// What the folder of parts says to whoever finds it.
+const RECOVERY_FILE: &str = "HOW-TO-RECOVER.txt";
+
+/// A trace that is being written.
+#[derive(Debug)]
+pub struct Recorder {
+    path: PathBuf,
+    began: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    meta: Meta,
+    batch: Batch,
+    parts: Vec<PathBuf>,
+    /// When the last part was written.
+    written: Instant,
+    rows: usize,
+    /// Nothing is written any more: the trace is finished, or could not be written.
+    is_over: bool,
+}
+
+/// What a finished trace is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Finished {
+    /// Rows: regions times windows.
+    pub rows: usize,
+    /// Size of the file.
+    pub bytes: u64,
+}
+
+impl Recorder {
+    /// Begins a trace that will be at `path`.
+    pub fn start(path: &Path, meta: Meta) -> Result<Recorder> {
+        let folder = partial_of(path);
+        for taken in [path, &folder] {
+            ensure!(
+                !taken.exists(),
+                "--record: {} exists; move it away, or name another file",
+                taken.display()
+            );
+        }
+        let recovery = format!(
+            "The parts of a trace whose recording has not ended, or was killed. As a whole file:\n\
+             terrace sim --merge {} -o {}\n",
+            folder.display(),
+            path.display()
+        );
+        std::fs::create_dir(&folder)
+            .and_then(|()| std::fs::write(folder.join(RECOVERY_FILE), recovery))
+            .with_context(|| format!("--record: {} cannot be made", folder.display()))?;
+        let began = Instant::now();
+        let state = State {
+            meta,
+            batch: Batch::default(),
+            parts: Vec::new(),
+            written: began,
+            rows: 0,
+            is_over: false,
+        };
+        Ok(Recorder { path: path.to_owned(), began, state: Mutex::new(state) })
+    }
+
+    /// Adds a window of a process. A trace that cannot be written ends; its application does not.
+    pub fn window(
+        &self,
+        command: &str,
+        mut process: ProcessWindow,
+        rows: impl IntoIterator<Item = Row>,
+        costs: &[TierCost],
+    ) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        if state.is_over {
+            return;
+        }
+        process.time_ms = self.began.elapsed().as_millis() as u64;
+        for (tier, cost) in state.meta.tiers.iter_mut().zip(costs) {
+            (tier.fault_ns, tier.ratio) = (cost.fault_ns, cost.ratio);
+        }
+        let mut rows = rows.into_iter();
+        let Some(mut next) = rows.next() else { return };
+        if !state.meta.commands.iter().any(|c| c.pid == next.pid) {
+            let command = command.to_owned();
+            state.meta.commands.push(Command { pid: next.pid, command });
+        }
+        loop {
+            state.batch.processes.insert((next.pid, next.window), process);
+            state.batch.rows.push(next);
+            if state.batch.rows.len() >= PART_ROWS {
+                self.part(state);
+            }
+            match rows.next() {
+                Some(row) => next = row,
+                None => break,
+            }
+        }
+        let before = state.written.duration_since(self.began);
+        if state.written.elapsed() >= before.clamp(PART_TIME_MIN, PART_TIME) {
+            self.part(state);
+        }
+    }
+
+    /// Writes what there is as a part; says so if that fails.
+    fn part(&self, state: &mut State) {
+        if let Err(e) = self.try_part(state) {
+            eprintln!("terrace: --record ends here: {e:#}");
+            state.is_over = true;
+        }
+    }
+
+    fn try_part(&self, state: &mut State) -> Result<()> {
+        let bytes = write::encode(&mut state.batch, &state.meta)?;
+        let part = partial_of(&self.path).join(format!("{:06}.parquet", state.parts.len()));
+        write::put(&part, &bytes)?;
+        state.parts.push(part);
+        state.rows += state.batch.rows.len();
+        state.batch.rows.clear();
+        state.batch.processes.clear();
+        state.written = Instant::now();
+        Ok(())
+    }
+
+    /// Ends the trace and makes one file of it; `None` if there was nothing to record, or it could
+    /// not be written before and was said to.
+    pub fn finish(&self) -> Result<Option<Finished>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        if std::mem::replace(&mut state.is_over, true) {
+            return Ok(None);
+        }
+        let folder = partial_of(&self.path);
+        if !state.batch.rows.is_empty() {
+            self.try_part(state)?;
+        }
+        if !state.parts.is_empty() {
+            write::join(&state.parts, &state.meta, &self.path)?;
+        }
+        for part in read::parts(&folder)?.iter().chain([&folder.join(RECOVERY_FILE)]) {
+            std::fs::remove_file(part)?;
+        }
+        std::fs::remove_dir(&folder)?;
+        if state.parts.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Finished { rows: state.rows, bytes: std::fs::metadata(&self.path)?.len() }))
+    }
+}

@@ -1,0 +1,184 @@
+use super::*;
+use crate::preset::Preset;
+use crate::sim::costs;
+use crate::trace::read::{read, Trace};
+use crate::trace::record::Recorder;
+use crate::trace::write::{encode, put, Batch};
+
+/// A folder that goes away with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("terrace-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).expect("a folder");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn meta() -> Meta {
+    let config = Config::from_preset(Preset::Auto);
+    Meta::of_run(&config, &costs::nominal(&config))
+}
+
+fn row(pid: u32, window: u32, index: u64) -> Row {
+    let mut ratios = Ratios::UNKNOWN;
+    if index == 1 {
+        ratios.set(2, 0.25);
+    }
+    Row {
+        pid,
+        window,
+        region: 0x7fff_ff00_0000_u64 + (index << 21),
+        pages: 512,
+        resident: 500 - window as u16,
+        resident_at_open: 511,
+        tier: (index % 4) as u8,
+        to: index.is_multiple_of(2).then_some(3),
+        samples: 4,
+        hits: 3,
+        faults: 12,
+        touched: 12.25,
+        stored_bytes: u32::MAX,
+        ratios,
+    }
+}
+
+fn process(window: u32) -> ProcessWindow {
+    ProcessWindow {
+        time_ms: u64::from(window) * 5_000,
+        running_ns: u64::MAX >> 1,
+        stalled_ns: 7,
+        cpu_ns: 8,
+        contention: 0.5,
+        moved_pages: u32::MAX,
+        ahead_pages: 10,
+        managed_bytes: 1 << 40,
+        overhead_bytes: 12,
+        tco_saved: -0.25,
+    }
+}
+
+fn batch(windows: std::ops::Range<u32>) -> Batch {
+    let mut batch = Batch::default();
+    for window in windows {
+        for pid in [7, 9] {
+            batch.processes.insert((pid, window), process(window));
+            batch.rows.extend((0..5).map(|index| row(pid, window, index)));
+        }
+    }
+    batch
+}
+
+fn sorted(mut trace: Trace) -> Trace {
+    trace.batch.rows.sort_by_key(|row| (row.pid, row.region, row.window));
+    trace
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let folder = Folder::new("trace-roundtrip");
+    let path = folder.0.join("trace");
+    let (mut batch, meta) = (batch(1..9), meta());
+    put(&path, &encode(&mut batch, &meta).expect("encoded")).expect("written");
+    let trace = sorted(read(&path).expect("read"));
+    assert_eq!(trace.meta, meta);
+    assert_eq!(trace.batch.rows, batch.rows);
+    assert_eq!(trace.batch.processes, batch.processes);
+}
+
+#[test]
+fn what_is_no_trace_is_refused_with_the_reason() {
+    let folder = Folder::new("trace-refused");
+    let path = folder.0.join("trace");
+    let why = |path: &Path| format!("{:#}", read(path).expect_err("refused"));
+    assert!(why(&path).contains("cannot read"), "{}", why(&path));
+    put(&path, b"PAR1 and nothing else").expect("written");
+    assert!(why(&path).contains("is not a trace"), "{}", why(&path));
+    let newer = Meta { format: FORMAT + 1, ..meta() };
+    put(&path, &encode(&mut batch(1..2), &newer).expect("encoded")).expect("written");
+    assert!(why(&path).contains("format 2, this terrace reads 1"), "{}", why(&path));
+    // Cut anywhere, it is refused and never a panic.
+    let whole = encode(&mut batch(1..3), &meta()).expect("encoded");
+    for len in (0..whole.len()).step_by(97) {
+        put(&path, &whole[..len]).expect("written");
+        assert!(read(&path).is_err(), "{len} bytes of {}", whole.len());
+    }
+}
+
+fn costs_now() -> Vec<TierCost> {
+    let mut costs = costs::nominal(&Config::from_preset(Preset::Auto));
+    costs[1].fault_ns = 4_321.0;
+    costs
+}
+
+fn record(recorder: &Recorder, windows: std::ops::Range<u32>) {
+    for window in windows {
+        let rows = (0..5).map(|index| row(7, window, index));
+        recorder.window("a program", process(window), rows, &costs_now());
+    }
+}
+
+#[test]
+fn a_recording_is_one_file_in_the_end() {
+    let folder = Folder::new("trace-record");
+    let path = folder.0.join("trace");
+    let recorder = Recorder::start(&path, meta()).expect("started");
+    let partial = partial_of(&path);
+    assert!(Recorder::start(&path, meta()).is_err(), "two recordings of one name");
+    record(&recorder, 1..4);
+    assert!(partial.is_dir() && !path.exists());
+    let finished = recorder.finish().expect("finished").expect("something");
+    assert_eq!(finished.rows, 15);
+    assert_eq!(finished.bytes, std::fs::metadata(&path).expect("a file").len());
+    assert!(!partial.exists());
+    record(&recorder, 4..5);
+    assert_eq!(recorder.finish().expect("again"), None);
+    let trace = read(&path).expect("read");
+    assert_eq!((trace.batch.rows.len(), trace.batch.processes.len()), (15, 3));
+    assert_eq!(trace.meta.tiers[1].fault_ns, 4_321.0, "as measured last");
+    assert_eq!(trace.meta.commands, [Command { pid: 7, command: "a program".into() }]);
+    let again = Recorder::start(&path, meta()).expect_err("it is there");
+    assert!(again.to_string().contains("exists; move it away"), "{again}");
+}
+
+#[test]
+fn parts_are_joined_and_a_killed_recording_is_read_as_far_as_it_came() {
+    let folder = Folder::new("trace-parts");
+    let path = folder.0.join("trace");
+    let recorder = Recorder::start(&path, meta()).expect("started");
+    // More rows than a part has.
+    let many = record::PART_ROWS as u64 + 100;
+    let rows = (0..many).map(|index| row(7, 1, index));
+    recorder.window("a program", process(1), rows, &costs_now());
+    // As a kill would leave it: one part on disk, the rest lost.
+    let why = format!("{:#}", read(&path).expect_err("not there yet"));
+    assert!(why.contains("terrace sim --merge") && why.contains(".partial"), "{why}");
+    let partial = read(&partial_of(&path)).expect("the parts");
+    assert_eq!(partial.batch.rows.len(), record::PART_ROWS);
+    let finished = recorder.finish().expect("finished").expect("something");
+    assert_eq!(finished.rows as u64, many);
+    let trace = sorted(read(&path).expect("read"));
+    let expected: Vec<Row> = (0..many).map(|index| row(7, 1, index)).collect();
+    assert_eq!(trace.batch.rows, expected);
+    assert_eq!(trace.batch.processes.get(&(7, 1)).map(|p| p.managed_bytes), Some(1 << 40));
+}
+
+#[test]
+fn nothing_recorded_leaves_nothing() {
+    let folder = Folder::new("trace-nothing");
+    let path = folder.0.join("trace");
+    let recorder = Recorder::start(&path, meta()).expect("started");
+    assert_eq!(recorder.finish().expect("finished"), None);
+    assert!(!path.exists() && !partial_of(&path).exists());
+    let nowhere = folder.0.join("no/such/trace");
+    let why = format!("{:#}", Recorder::start(&nowhere, meta()).expect_err("no folder"));
+    assert!(why.starts_with("--record: "), "{why}");
+}

@@ -1,0 +1,155 @@
+//! Forked children that live long and hold much get a runtime of their own.
+//!
+//! A child of `fork` has no runtime, and most need none: they execute something, or end soon, or
+//! write a snapshot of memory that is all their parent's. Workers of servers are another matter. So
+//! a child gets one thread, which sleeps, looks now and then what the child has that it does not
+//! share with its parent, and starts a runtime where that is worth one. It finds the planner as
+//! every process does, and is an application of its own there.
+//!
+//! Everything that the runtime's modules remember is their parent's. They forget it ([`in_child`])
+//! before the child has another thread; from then on it looks as if there never had been a runtime.
+//!
+//! What is not done: children of `_Fork`, `clone` and `syscall`, of which libc has not made
+//! threads possible again, stay as they are; so do those of a process whose runtime has retired or
+//! that has laid a seccomp filter.
+
+use crate::agent;
+use crate::crash;
+use crate::forks;
+use crate::link;
+use crate::locked;
+use crate::sys::sync::OnlyThread;
+use crate::sys::{crash as futex, media, memory, proc, thread};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, AtomicUsize, Ordering};
+
+/// Set to `never` by `terrace run --no-forked-children`, to `soon` on a torture run.
+pub const VARIABLE: &str = "TERRACE_FORKED_CHILDREN";
+
+/// What is worth a runtime, bytes. It takes about 5 MB, and threads.
+const WORTH_BYTES: u64 = 64 << 20;
+/// The same on a torture run.
+const WORTH_BYTES_TORTURE: u64 = 1 << 20;
+/// First look, ms; each later one twice as late as the one before, but not more than the last.
+const FIRST_LOOK_MS: u64 = 1000;
+const FIRST_LOOK_MS_TORTURE: u64 = 100;
+const LAST_LOOK_MS: u64 = 60_000;
+
+/// Where the planner listens: kept here, because a child does not get our heap.
+const PATH_MAX: usize = 108;
+static PATH: [AtomicU8; PATH_MAX] = [const { AtomicU8::new(0) }; PATH_MAX];
+static PATH_LEN: AtomicUsize = AtomicUsize::new(0);
+static OWNER: AtomicU32 = AtomicU32::new(0);
+static IS_TORTURED: AtomicBool = AtomicBool::new(false);
+
+/// The program has laid a seccomp filter, perhaps on one thread only: a child of that thread may
+/// not be able to do what the runtime would have it do, and could be killed for it.
+static HAS_FILTER: AtomicBool = AtomicBool::new(false);
+
+/// What the waiting thread does.
+static STEP: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = 0;
+const WAITING: u32 = 1;
+const STARTED: u32 = 2;
+const CANCELLED: u32 = 3;
+/// Its id.
+static WAITER: AtomicU32 = AtomicU32::new(0);
+
+/// Has children looked after from now on, with the planner at `path`. Before the program's `main`,
+/// and behind the runtime's first thread, for which its allocator had to be ready: libc calls
+/// handlers in the order of their registration, so that in a child an allocator has made its locks
+/// anew before a thread is made there.
+pub fn set_up(path: &Path, owner: u32, register: impl FnOnce()) {
+    let bytes = path.as_os_str().as_bytes();
+    let wish = std::env::var_os(VARIABLE).unwrap_or_default();
+    if wish == "never" || bytes.len() > PATH_MAX {
+        return;
+    }
+    for (place, &byte) in PATH.iter().zip(bytes) {
+        place.store(byte, Ordering::Relaxed);
+    }
+    OWNER.store(owner, Ordering::Relaxed);
+    IS_TORTURED.store(wish == "soon", Ordering::Relaxed);
+    PATH_LEN.store(bytes.len(), Ordering::Release);
+    register();
+}
+
+/// In a child of libc's `fork`, after the other handlers of ours: it is whole.
+pub fn in_child(only: &OnlyThread) {
+    let is_barred = HAS_FILTER.load(Ordering::Acquire) || forks::has_retired();
+    if PATH_LEN.load(Ordering::Acquire) == 0 || is_barred {
+        return;
+    }
+    agent::forget(only);
+    forks::forget(only);
+    locked::forget(only);
+    link::forget(only);
+    crash::forget(only);
+    media::forget(only);
+    thread::forget(only);
+    memory::forget(only);
+    WAITER.store(0, Ordering::Relaxed);
+    STEP.store(WAITING, Ordering::Release);
+    // A child that may not have another thread goes without.
+    if !thread::spawn_plain(c"terrace-waiter", wait) {
+        STEP.store(NOBODY, Ordering::Release);
+    }
+}
+
+/// The program lays a seccomp filter: children that are forked from now on stay as they are.
+pub fn note_filter() {
+    HAS_FILTER.store(true, Ordering::Release);
+}
+
+/// Ends the wait for good, and the thread with it. Before the process does what is only allowed
+/// with one thread, or lays a filter on all.
+pub fn cancel() {
+    let asked = STEP.compare_exchange(WAITING, CANCELLED, Ordering::AcqRel, Ordering::Acquire);
+    if asked.is_err() {
+        return;
+    }
+    futex::wake(&STEP);
+    let mut tid = WAITER.load(Ordering::Acquire);
+    while tid == 0 || thread::is_alive(tid) {
+        thread::sleep_us(100);
+        tid = WAITER.load(Ordering::Acquire);
+    }
+}
+
+fn wait() {
+    WAITER.store(thread::gettid(), Ordering::Release);
+    let is_tortured = IS_TORTURED.load(Ordering::Relaxed);
+    let (mut pause_ms, worth) = match is_tortured {
+        true => (FIRST_LOOK_MS_TORTURE, WORTH_BYTES_TORTURE),
+        false => (FIRST_LOOK_MS, WORTH_BYTES),
+    };
+    loop {
+        let until_ns = thread::now_ns() + pause_ms * 1_000_000;
+        loop {
+            if STEP.load(Ordering::Acquire) != WAITING {
+                return;
+            }
+            match until_ns.saturating_sub(thread::now_ns()).div_ceil(1_000_000) {
+                0 => break,
+                left_ms => futex::wait_while(&STEP, WAITING, left_ms),
+            }
+        }
+        if proc::own_anonymous_bytes(worth) >= worth {
+            break;
+        }
+        pause_ms = (pause_ms * 2).min(LAST_LOOK_MS);
+    }
+    let begun = STEP.compare_exchange(WAITING, STARTED, Ordering::AcqRel, Ordering::Acquire);
+    if begun.is_err() || memory::reserve().is_err() {
+        return;
+    }
+    let mut path = [0; PATH_MAX];
+    for (byte, place) in path.iter_mut().zip(&PATH) {
+        *byte = place.load(Ordering::Relaxed);
+    }
+    let path = &path[..PATH_LEN.load(Ordering::Acquire)];
+    thread::rename(c"terrace-agent");
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
+    agent::run(&path, OWNER.load(Ordering::Relaxed));
+}

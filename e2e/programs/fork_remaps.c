@@ -1,0 +1,62 @@
+/* A forked child moves and resizes a mapping of which only parts were registered at the fork. The
+ * kernel never joins those again in the child, and refuses to resize them as one. */
+#include "hazard.h"
+
+enum { FULL = 12, EMPTY = 8 }; /* MiB: content, nothing, content */
+
+static void check_all(const char *p) {
+    size_t first = FULL * MIB, second = (FULL + EMPTY) * MIB;
+    check(p, first, 1);
+    check_zero(p + first, EMPTY * MIB);
+    for (size_t i = 0; i < FULL * MIB / PAGE; i++)
+        check_page(p + second + i * PAGE, second / PAGE + i, 1);
+}
+
+static void resize(char *p) {
+    size_t bytes = (2 * FULL + EMPTY) * MIB, more = bytes + 8 * MIB;
+    char *moved = mremap(p, bytes, more, MREMAP_MAYMOVE);
+    MUST(moved);
+    check_all(moved);
+    check_zero(moved + bytes, more - bytes);
+    /* What has moved as several is resized and moved again. */
+    char *there = map(bytes);
+    EXPECT(mremap(moved, more, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, there) == there);
+    check_all(there);
+    char *left = mremap(there, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+    if (left != MAP_FAILED) { /* since Linux 5.7 */
+        check_zero(there, bytes);
+        there = left;
+    }
+    check_all(there);
+    EXPECT(mremap(there, bytes, FULL * MIB, 0) == there);
+    check(there, FULL * MIB, 1);
+    /* Of what the program itself keeps apart nothing changes. */
+    MUST(mprotect(there + 4 * MIB, MIB, PROT_READ));
+    EXPECT(mremap(there, FULL * MIB, (FULL + 1) * MIB, MREMAP_MAYMOVE) == MAP_FAILED);
+    EXPECT(errno == EFAULT);
+    check(there, FULL * MIB, 1);
+}
+
+int main(void) {
+    size_t bytes = (2 * FULL + EMPTY) * MIB, second = (FULL + EMPTY) * MIB;
+    char *p = map(bytes);
+    fill(p, FULL * MIB, 1);
+    for (size_t i = second / PAGE; i < bytes / PAGE; i++) make_page(p + i * PAGE, i, 1);
+    wait_demoted(2 * FULL * MIB);
+    pid_t pid = fork();
+    MUST(pid);
+    if (pid == 0) {
+        pid_t grandchild = fork();
+        MUST(grandchild);
+        if (grandchild == 0) {
+            resize(p);
+            _exit(0);
+        }
+        join_child(grandchild);
+        resize(p);
+        _exit(0);
+    }
+    join_child(pid);
+    resize(p);
+    return done();
+}
