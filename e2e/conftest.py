@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import swapping
 from harness import PROGRAMS, Sandbox, terrace_binary
 
 UNPRIVILEGED = Path("/proc/sys/vm/unprivileged_userfaultfd")
@@ -20,6 +21,7 @@ UNPRIVILEGED = Path("/proc/sys/vm/unprivileged_userfaultfd")
 # Tests that set something for the whole machine, or measure it: one after the other, on one worker.
 MACHINE_WIDE_FIXTURES = {
     "userfaultfd_for_all", "userfaultfd_for_root", "filesystem", "small_filesystem", "group",
+    "swap_file",
 }  # fmt: skip
 MACHINE_WIDE_FILES = {"test_bench.py", "test_paper.py"}
 
@@ -168,3 +170,10 @@ def userfaultfd_for_root(nobody: Sandbox) -> Iterator[None]:
     if device.exists() and device.stat().st_mode & 0o006:
         pytest.skip("/dev/userfaultfd is open to all")
     yield from _with_unprivileged("0")
+
+
+@pytest.fixture
+def swap_file() -> Iterator[swapping.SwapFile]:
+    """The machine swaps to a file for one test, and to nothing else."""
+    with swapping.added() as file:
+        yield file

@@ -31,6 +31,7 @@ from harness import (
     unmount,
     wait_until,
 )
+from swapping import SwapFile
 from test_hazards import face
 from test_media import options_for
 from test_planner import conclude, start_pid
@@ -131,12 +132,13 @@ def test_at_the_memory_limit(sandbox: Sandbox, program: Compiler, group: Group) 
         assert group.limit_hits() > 0, "it never came near its limit"
 
 
-def test_waiting_for_memory(sandbox: Sandbox, program: Compiler, group: Group) -> None:
-    """Where the kernel makes a group wait at its limit, faults wait too, and then are served."""
+def wait_for_memory(sandbox: Sandbox, binary: Path, group: Group, *, swaps: bool) -> None:
+    """The kernel makes a group wait at its limit: faults wait too, and then are served."""
     control = group.folder / "memory.oom_control"
     if not control.exists():
         pytest.skip("only cgroup version 1 lets a group wait at its limit")
-    with sandbox.start(*in_group(group, program("steady"), "64")) as run:
+    (group.folder / "memory.swappiness").write_text("100" if swaps else "0")
+    with sandbox.start(*in_group(group, binary, "64")) as run:
         pid = start_pid(run)
         control.write_text("1")
         hits = group.limit_hits()
@@ -153,6 +155,19 @@ def test_waiting_for_memory(sandbox: Sandbox, program: Compiler, group: Group) -
         wait_until("faults again", lambda: faults_now(run, pid) > faults)
         conclude(run, pid)
         assert run.conclude() == 0
+
+
+def test_waiting_for_memory(sandbox: Sandbox, program: Compiler, group: Group) -> None:
+    """Nothing can be swapped out: who needs memory waits."""
+    wait_for_memory(sandbox, program("steady"), group, swaps=False)
+
+
+def test_waiting_for_memory_in_swap(
+    sandbox: Sandbox, program: Compiler, group: Group, swap_file: SwapFile
+) -> None:
+    """The kernel cannot write to what is in swap, neither messages nor CPU numbers (rseq)."""
+    wait_for_memory(sandbox, program("steady"), group, swaps=True)
+    assert swap_file.is_on()
 
 
 # ---- resource limits -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ use crate::kept;
 use crate::locked;
 use crate::offspring;
 use crate::sys::sync::OnlyThread;
-use crate::sys::{clones, memory, remap};
+use crate::sys::{clones, memory, remap, rseq};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
@@ -72,6 +72,7 @@ pub fn resolve() {
     next(&DUP3, c"dup3");
     next(&CLOSE_RANGE, c"close_range");
     clones::resolve();
+    rseq::resolve();
     next(&MUTEX_INIT, c"pthread_mutex_init");
     next(&CREATE, c"pthread_create");
 }

@@ -167,9 +167,11 @@ pub fn refuse_without_heap(path: &Path, why: &str) {
     }
 }
 
-/// Whether what failed may succeed when it is tried again.
+/// Whether what failed may succeed when it is tried again. Our buffers are always there: EFAULT says
+/// that one is in swap, and that the kernel may not bring it back at a memory limit.
 fn may_pass(e: &std::io::Error) -> bool {
-    let is_short = |errno| matches!(errno, libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN);
+    let is_short =
+        |errno| matches!(errno, libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN | libc::EFAULT);
     e.kind() == ErrorKind::Interrupted || e.raw_os_error().is_some_and(is_short)
 }
 

@@ -114,6 +114,8 @@ impl Pager {
     /// Serves until the process ends.
     pub fn run(mut self) -> ! {
         thread::set_nice(-10);
+        // A message that the kernel cannot write down is lost, and whoever it is of waits for good.
+        thread::hold_frame();
         loop {
             // Changes come first: once they were read, ioctls succeed again, and a fault or a call
             // that came in the same read would meet words that know nothing of them yet.

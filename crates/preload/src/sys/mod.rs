@@ -15,6 +15,7 @@ pub mod media;
 pub mod memory;
 pub mod proc;
 pub mod remap;
+pub mod rseq;
 pub mod slot;
 pub mod socket;
 pub mod sync;

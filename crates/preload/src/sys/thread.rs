@@ -4,8 +4,8 @@
 //! must never be moved out, so it comes from memory of ours. glibc puts the thread's control
 //! block, its thread-local storage and the rseq area at the top of the same stack.
 
-use super::memory;
 use super::sync::OnlyThread;
+use super::{memory, rseq};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
@@ -19,7 +19,9 @@ static STACKS: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_
 /// Kernel thread ids of our own threads, to leave them out of what we follow.
 static OWN_TIDS: [AtomicU32; THREADS_MAX] = [const { AtomicU32::new(0) }; THREADS_MAX];
 
-fn note_own() {
+/// What each of our threads does first.
+fn begin() {
+    rseq::leave();
     let tid = gettid();
     for place in &OWN_TIDS {
         if place.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -37,7 +39,7 @@ pub fn forget(_only: &OnlyThread) {
 extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn` made `arg` from exactly such a Box, and gives it to one thread only.
     let f = unsafe { Box::from_raw(arg.cast::<Box<dyn FnOnce() + Send>>()) };
-    note_own();
+    begin();
     f();
     std::ptr::null_mut()
 }
@@ -45,7 +47,7 @@ extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
 extern "C" fn plain_trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_plain` passes exactly such a function.
     let f = unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(arg) };
-    note_own();
+    begin();
     f();
     std::ptr::null_mut()
 }
@@ -274,6 +276,18 @@ pub fn on_one_cpu<T>(work: impl FnOnce() -> T) -> T {
         }
         done
     }
+}
+
+/// Keeps the pages around the calling thread's frame out of swap: what the kernel writes there while
+/// this thread waits must find its place, also at a memory limit. Ignored where nothing may be
+/// locked (`RLIMIT_MEMLOCK`).
+pub fn hold_frame() {
+    const BEFORE: usize = 8 << 10;
+    const BYTES: usize = 16 << 10;
+    let here = 0u8;
+    let start = (std::ptr::from_ref(&here).addr() - BEFORE) & !4095;
+    // SAFETY: a system call on the stack of the calling thread, of which nothing changes.
+    unsafe { libc::mlock(start as *const libc::c_void, BYTES) };
 }
 
 /// Asks for a place before (`-`) or behind ordinary threads; ignored without the privilege.

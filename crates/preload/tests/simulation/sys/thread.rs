@@ -23,6 +23,9 @@ pub fn sleep_us(us: u64) {
 pub fn pin_to(_cpu: usize) {}
 
 /// See the real one.
+pub fn hold_frame() {}
+
+/// See the real one.
 pub fn set_nice(_nice: i32) {}
 
 /// See the real one.
