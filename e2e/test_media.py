@@ -93,17 +93,29 @@ def test_a_file_too_small(sandbox: Sandbox, program: Compiler) -> None:
         assert faults_from_tiers(last) > 0
 
 
-def test_a_file_that_cannot_be_read(sandbox: Sandbox, program: Compiler) -> None:
-    """Tried again, then the program ends with one line; never with wrong bytes."""
-    with sandbox.start(program("lose_file"), options=file_options(sandbox)) as run:
+def ends_with_one_line(sandbox: Sandbox, command: list[str | Path], last: str, why: str) -> None:
+    """The program says `last`, then meets a page that is lost, and is ended with that reason."""
+    with sandbox.start(*command, options=file_options(sandbox)) as run:
         status = run.conclude()
         report = f"{status}: {run.lines}\n{run.stderr()}"
-        assert run.lines[-1] == "CLOSED", report
+        assert run.lines[-1] == last, report
         assert status == 128 + signal.SIGABRT, report
         said = [line for line in run.stderr().splitlines() if "the stored copy of page" in line]
         assert len(said) == 1, report
-        assert "could not be read from its medium, tried again and again; ending" in said[0], report
-        assert (sandbox.folder / "own").stat().st_size == 0, "the program's own file was written"
+        assert f"{why}; ending the program" in said[0], report
+
+
+def test_a_file_that_cannot_be_read(sandbox: Sandbox, program: Compiler) -> None:
+    """Tried again, then the program ends with one line; never with wrong bytes."""
+    why = "could not be read from its medium, tried again and again"
+    ends_with_one_line(sandbox, [program("lose_file")], "CLOSED", why)
+    assert (sandbox.folder / "own").stat().st_size == 0, "the program's own file was written"
+
+
+def test_a_file_that_was_damaged(sandbox: Sandbox, program: Compiler) -> None:
+    """A page that does not match its checksum is handed to nobody."""
+    why = "does not match its checksum"
+    ends_with_one_line(sandbox, [program("lose_file"), "damage"], "DAMAGE", why)
 
 
 def test_money_of_a_file(sandbox: Sandbox, program: Compiler) -> None:
