@@ -167,8 +167,8 @@ pub fn refuse_without_heap(path: &Path, why: &str) {
     }
 }
 
-/// Whether what failed may succeed when it is tried again. Our buffers are always there: EFAULT says
-/// that one is in swap, and that the kernel may not bring it back at a memory limit.
+/// Whether what failed may succeed when it is tried again. Our buffers are always there: EFAULT
+/// says that one is in swap, and that the kernel may not bring it back at a memory limit.
 fn may_pass(e: &std::io::Error) -> bool {
     let is_short =
         |errno| matches!(errno, libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN | libc::EFAULT);

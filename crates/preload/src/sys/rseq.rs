@@ -27,7 +27,8 @@ pub fn resolve() {
     OFFSET.store(offset.copied().unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Takes the calling thread out, if it is one of the runtime's. `sched_getcpu` asks the kernel then.
+/// Takes the calling thread out; it must be one of the runtime's. From then on `sched_getcpu` asks
+/// the kernel.
 pub fn leave() {
     let offset = OFFSET.load(Ordering::Relaxed);
     if offset == 0 {

@@ -278,9 +278,9 @@ pub fn on_one_cpu<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Keeps the pages around the calling thread's frame out of swap: what the kernel writes there while
-/// this thread waits must find its place, also at a memory limit. Ignored where nothing may be
-/// locked (`RLIMIT_MEMLOCK`).
+/// Keeps the pages around the calling thread's frame out of swap: what the kernel writes there
+/// while this thread waits must find its place, also at a memory limit. Ignored where nothing may
+/// be locked (`RLIMIT_MEMLOCK`).
 pub fn hold_frame() {
     const BEFORE: usize = 8 << 10;
     const BYTES: usize = 16 << 10;
