@@ -279,15 +279,30 @@ pub fn on_one_cpu<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Keeps the pages around the calling thread's frame out of swap: what the kernel writes there
-/// while this thread waits must find its place, also at a memory limit. Ignored where nothing may
-/// be locked (`RLIMIT_MEMLOCK`).
+/// while this thread waits must find its place, also at a memory limit. Not where the process may
+/// lock so much and no more (`RLIMIT_MEMLOCK`): that is the program's.
 pub fn hold_frame() {
     const BEFORE: usize = 8 << 10;
     const BYTES: usize = 16 << 10;
+    if !may_lock_all() {
+        return;
+    }
     let here = 0u8;
     let start = (std::ptr::from_ref(&here).addr() - BEFORE) & !4095;
     // SAFETY: a system call on the stack of the calling thread, of which nothing changes.
     unsafe { libc::mlock(start as *const libc::c_void, BYTES) };
+}
+
+/// Whether the process may lock as much memory as it likes: it has `CAP_IPC_LOCK`.
+fn may_lock_all() -> bool {
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_IPC_LOCK: u32 = 14;
+    let header = [VERSION_3, 0];
+    // Effective, permitted, inheritable: the first 32 of each, then the others.
+    let mut sets = [0u32; 6];
+    // SAFETY: both have the size that this version asks for.
+    let r = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
+    r == 0 && sets[0] & (1 << CAP_IPC_LOCK) != 0
 }
 
 /// Asks for a place before (`-`) or behind ordinary threads; ignored without the privilege.

@@ -5,6 +5,7 @@
 //! application and registering a range are the operations with a promise behind them: the caller
 //! must be the pager thread, which is the only reader of events (see `pager/mod.rs`, "Order").
 
+use super::proc;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Feature bits of `UFFDIO_API`.
@@ -143,6 +144,10 @@ struct Msg {
     reserved: [u8; 7],
     arg: [u64; 3],
 }
+
+/// Messages as they are read: in one page, which is there for all of them or for none.
+#[repr(C, align(512))]
+struct Batch([Msg; READ_BATCH]);
 
 /// Messages taken per `read`. More than one only when several threads fault at once.
 pub const READ_BATCH: usize = 16;
@@ -318,12 +323,22 @@ impl Uffd {
     }
 
     fn read_up_to(&self, most: usize, out: &mut EventBuffer) -> usize {
-        let mut msgs = [Msg::default(); READ_BATCH];
+        let mut batch = Batch([Msg::default(); READ_BATCH]);
+        let msgs = &mut batch.0;
         let bytes = std::mem::size_of_val(&msgs[..most]);
         // SAFETY: the buffer is ours and of the length given; Msg is plain data of the size of
         // struct uffd_msg (checked below).
         let n = unsafe { libc::read(self.fd.as_raw_fd(), msgs.as_mut_ptr().cast(), bytes) };
         if n <= 0 {
+            // The buffer is in swap and may not come back, and the message is gone: somebody would
+            // wait for good, or memory change that nobody knows of. See `thread::hold_frame`.
+            // SAFETY: errno of the calling thread.
+            if n < 0 && unsafe { *libc::__errno_location() } == libc::EFAULT {
+                proc::die(
+                    "terrace: at the memory limit the kernel lost a message about memory in tiers; \
+                     ending the program rather than letting it hang or read wrong bytes",
+                );
+            }
             return 0;
         }
         let n = n as usize / std::mem::size_of::<Msg>();
