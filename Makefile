@@ -24,8 +24,9 @@ demo: build
 
 test: test-rust test-e2e
 
+# Properties are tried on the same cases every time; SEED=n on others, `make fuzz` on new ones.
 test-rust: cargo
-	cargo test --release --workspace
+	PROPTEST_RNG_SEED=$(or $(SEED),1) cargo test --release --workspace
 
 # `make test-e2e ARGS="-k fork_reads"` runs one hazard. Most tests wait more than they work, so three
 # run at a time (JOBS=n).
@@ -78,6 +79,7 @@ doc: cargo
 fuzz: cargo
 	TERRACE_FUZZ_RUNS=$(or $(RUNS),1000000) \
 	  cargo test --release -p terrace-store --lib fuzz -- --nocapture
+	cargo test --release --workspace --lib
 
 # PAGES page moves under --torture, verified; ARGS="--only dram" for some of the tier sets.
 soak: build $(VENV)/ready

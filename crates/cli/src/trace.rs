@@ -208,8 +208,8 @@ impl Meta {
 pub fn costs(tiers: &[TraceTier]) -> Vec<TierCost> {
     let cost = |t: &TraceTier| TierCost {
         fault_ns: t.fault_ns,
-        usd_per_gib_month: t.usd_per_gib_month,
         ratio: t.ratio,
+        ..TierCost::dram(t.usd_per_gib_month)
     };
     tiers.iter().map(cost).collect()
 }

@@ -23,11 +23,19 @@ pub const BYTES_PER_GIB: f64 = 1_073_741_824.0;
 /// hotness counted in distinct pages it is not only a convention.
 pub const K_Y: f64 = 1.0;
 
+/// Processor time of moving a page where it is not known how long the tier takes, in nanoseconds:
+/// between lz4 and lzo (8 to 16 us in all; `terrace bench demote`) and deflate or lz4hc (34 to 39).
+/// Also what bringing a page home is taken to cost.
+pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
+
 /// What the planner needs to know about a tier. Index 0 of a slice of these is DRAM.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TierCost {
     /// Time to serve one fault from the tier, in nanoseconds (`Lat_Ty`); 0 for DRAM.
     pub fault_ns: f64,
+    /// Processor time of moving one page to the tier, in nanoseconds: taking it out of memory or
+    /// decoding it, encoding it, and putting it away; for DRAM, bringing it home.
+    pub move_ns: f64,
     /// Price of the *medium* in US dollars per GiB and month.
     pub usd_per_gib_month: f64,
     /// Stored bytes / original bytes, pool overhead included; 1 for DRAM. Above 1 where a tier
@@ -38,7 +46,7 @@ pub struct TierCost {
 impl TierCost {
     /// Plain memory at a price in US dollars per GiB and month.
     pub fn dram(usd_per_gib_month: f64) -> TierCost {
-        TierCost { fault_ns: 0.0, usd_per_gib_month, ratio: 1.0 }
+        TierCost { fault_ns: 0.0, move_ns: MOVE_NS_PER_PAGE, usd_per_gib_month, ratio: 1.0 }
     }
 
     /// Price of keeping one page of original data in the tier, in US dollars per month:
@@ -50,7 +58,7 @@ impl TierCost {
     /// Whether every figure is finite and not negative. Measured values can fail this when nothing
     /// was measured yet (0 / 0); the planner must not be handed such a tier.
     pub fn is_valid(&self) -> bool {
-        [self.fault_ns, self.usd_per_gib_month, self.ratio]
+        [self.fault_ns, self.move_ns, self.usd_per_gib_month, self.ratio]
             .iter()
             .all(|figure| figure.is_finite() && *figure >= 0.0)
     }
@@ -172,8 +180,13 @@ mod tests {
     fn three() -> [TierCost; 3] {
         [
             TierCost::dram(4.0),
-            TierCost { fault_ns: 5_000.0, usd_per_gib_month: 4.0, ratio: 0.5 },
-            TierCost { fault_ns: 20_000.0, usd_per_gib_month: 2.0, ratio: 0.25 },
+            TierCost { fault_ns: 5_000.0, ratio: 0.5, ..TierCost::dram(4.0) },
+            TierCost {
+                fault_ns: 20_000.0,
+                usd_per_gib_month: 2.0,
+                ratio: 0.25,
+                ..TierCost::dram(4.0)
+            },
         ]
     }
 

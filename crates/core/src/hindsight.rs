@@ -232,11 +232,18 @@ pub struct Window<'a> {
     pub seconds: f64,
     /// DRAM and the tiers, as measured.
     pub tiers: &'a [TierCost],
-    /// Processor time of moving a page that counts, in nanoseconds.
-    pub move_ns_per_page: f64,
+    /// Share of the movers' processor time that counts, 0 to 1.
+    pub contention: f64,
     /// Share of the pages that came back for which a thread waited, 0 to 1: a scan waits for few
     /// of those that it brings along.
     pub waited_share: f64,
+}
+
+impl Window<'_> {
+    /// Processor time of moving a page to this tier that counts, in nanoseconds.
+    fn move_ns(&self, to: TierId) -> f64 {
+        self.tiers.get(to.index()).map_or(0.0, |tier| tier.move_ns) * self.contention
+    }
 }
 
 /// How much is remembered.
@@ -330,7 +337,7 @@ impl Hindsight {
                     _ => End::MovedOn,
                 };
                 if end == End::Promoted {
-                    let way_back = f64::from(other.stored) * window.move_ns_per_page;
+                    let way_back = f64::from(other.stored) * window.move_ns(TierId::DRAM);
                     let effect = Effect { move_ns: way_back, ..Effect::default() };
                     other.effect.add(effect);
                     self.tallies[other.to.index()].effect.add(effect);
@@ -468,7 +475,7 @@ impl Record {
             stall_ns: f64::from(seen.faults)
                 * window.waited_share
                 * (here.fault_ns - before.fault_ns),
-            move_ns: f64::from(moved) * window.move_ns_per_page,
+            move_ns: f64::from(moved) * window.move_ns(self.to),
             faults: u64::from(seen.faults),
         };
         self.effect.add(effect);

@@ -19,11 +19,11 @@ const SAVES_USD: f64 = 0.5;
 const WINDOW_S: f64 = 1.0;
 
 fn tiers() -> Vec<TierCost> {
-    let usd_per_gib_month = PAGES_PER_GIB;
+    let dram = TierCost { move_ns: MOVE_NS, ..TierCost::dram(PAGES_PER_GIB) };
     vec![
-        TierCost::dram(usd_per_gib_month),
-        TierCost { fault_ns: FAULT_NS, usd_per_gib_month, ratio: 0.5 },
-        TierCost { fault_ns: 2.0 * FAULT_NS, usd_per_gib_month, ratio: 0.25 },
+        dram,
+        TierCost { fault_ns: FAULT_NS, ratio: 0.5, ..dram },
+        TierCost { fault_ns: 2.0 * FAULT_NS, ratio: 0.25, ..dram },
     ]
 }
 
@@ -139,7 +139,7 @@ fn a_clairvoyant_would_have_drawn_the_same_line() {
 }
 
 fn window(number: u32, tiers: &[TierCost]) -> Window<'_> {
-    Window { number, seconds: WINDOW_S, tiers, move_ns_per_page: MOVE_NS, waited_share: 1.0 }
+    Window { number, seconds: WINDOW_S, tiers, contention: 1.0, waited_share: 1.0 }
 }
 
 fn view(id: u64, tier: u8, resident: u32) -> RegionView {

@@ -15,8 +15,8 @@ fn machine(cooling_windows: usize, contention: f64) -> Machine {
     Machine {
         tiers: vec![
             TierCost::dram(0.3),
-            TierCost { fault_ns: 7_000.0, usd_per_gib_month: 0.3, ratio: 0.45 },
-            TierCost { fault_ns: 60_000.0, usd_per_gib_month: 0.03, ratio: 0.32 },
+            TierCost { fault_ns: 7_000.0, ratio: 0.45, ..TierCost::dram(0.3) },
+            TierCost { fault_ns: 60_000.0, ratio: 0.32, ..TierCost::dram(0.03) },
         ],
         cooling_windows,
         samples_per_region: 4,

@@ -12,7 +12,7 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -176,6 +176,8 @@ pub struct TierReport {
     pub estimated_ratio_milli: u32,
     /// Time to decode one of those sampled pages, nanoseconds.
     pub estimated_decode_ns: u32,
+    /// Time to encode one of them, nanoseconds; of those that were refused, too.
+    pub estimated_encode_ns: u32,
     /// Encoded bytes / original bytes of those that the tier would take, in thousandths, without
     /// the pool; 0 if it would take none.
     pub estimated_encoded_milli: u32,
@@ -321,7 +323,7 @@ const PLAN_ENTRY_BYTES: usize = 9;
 const TIER_CONFIG_BYTES: usize = 39;
 /// Without what is known of single tiers.
 const REGION_REPORT_BYTES: usize = 23;
-const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 8 + 12;
+const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 12 + 12;
 
 impl ToRuntime {
     /// The message as bytes, length first.
@@ -540,7 +542,7 @@ fn encode_report(report: &Report) -> Vec<u8> {
         for n in t.refused {
             w.u64(n);
         }
-        w.u32(t.estimated_ratio_milli).u32(t.estimated_decode_ns);
+        w.u32(t.estimated_ratio_milli).u32(t.estimated_decode_ns).u32(t.estimated_encode_ns);
         w.u32(t.estimated_encoded_milli).u64(t.fault_ns_total);
     }
     for v in scalars(report) {
@@ -575,6 +577,7 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
         }
         t.estimated_ratio_milli = r.u32()?;
         t.estimated_decode_ns = r.u32()?;
+        t.estimated_encode_ns = r.u32()?;
         t.estimated_encoded_milli = r.u32()?;
         t.fault_ns_total = r.u64()?;
         report.tiers.push(t);

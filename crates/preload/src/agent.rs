@@ -275,6 +275,7 @@ struct Estimate {
     /// Stored share with the pool and what is refused, in thousandths.
     ratio_milli: u32,
     decode_ns: u32,
+    encode_ns: u32,
     /// Encoded share of what is not refused, in thousandths.
     encoded_milli: u32,
 }
@@ -405,6 +406,7 @@ impl Agent {
                 refused: std::array::from_fn(|k| stats::get(&c.refused[k])),
                 estimated_ratio_milli: estimate.ratio_milli,
                 estimated_decode_ns: estimate.decode_ns,
+                estimated_encode_ns: estimate.encode_ns,
                 estimated_encoded_milli: estimate.encoded_milli,
                 fault_ns_total: c.fault_ns.total_ns(),
             }
@@ -472,8 +474,11 @@ impl Agent {
             let (mut encoded, mut decoded): (Page, Page) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
             let mut trial = pool::open(t.pool, 1 << 16);
             let (mut bytes, mut stored, mut whole, mut decode_ns) = (0u64, 0u64, 0u64, 0u64);
+            let mut encode_ns = Vec::with_capacity(pages.len());
             for page in &pages {
+                let start = thread::now_ns();
                 let len = codecs.encoders.get(n)?.encode(page, &mut encoded[..cutoff]);
+                encode_ns.push(thread::now_ns() - start);
                 let Some(len) = len else {
                     whole += PAGE_BYTES as u64;
                     continue;
@@ -496,9 +501,12 @@ impl Agent {
             let read_ns = self.rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
             let ns = decode_ns.checked_div(stored).unwrap_or(0) + read_ns;
             let encoded = (bytes * 1000).checked_div(stored * PAGE_BYTES as u64);
-            let (ratio_milli, decode_ns) = (share as u32, ns as u32);
-            let encoded_milli = encoded.unwrap_or(0) as u32;
-            out.push(Estimate { ratio_milli, decode_ns, encoded_milli });
+            out.push(Estimate {
+                ratio_milli: share as u32,
+                decode_ns: ns as u32,
+                encode_ns: median(&mut encode_ns) as u32,
+                encoded_milli: encoded.unwrap_or(0) as u32,
+            });
         }
         Some(out)
     }
@@ -509,14 +517,28 @@ impl Agent {
         let cutoff = self.rt.stores.config.cutoff_bytes as usize;
         let blocks = training::sample_runs(self.rt, ESTIMATE_BLOCKS, pages);
         let try_out = |b: &Vec<u8>| blocks::try_out(t.level, b, cutoff, thread::now_ns);
-        let tried: Vec<_> = blocks.iter().map(try_out).collect();
+        let (mut tried, mut encode_ns) = (Vec::new(), Vec::new());
+        for block in &blocks {
+            let start = thread::now_ns();
+            let one = try_out(block);
+            let took = thread::now_ns() - start;
+            encode_ns.push(took.saturating_sub(one.map_or(0, |(_, decode_ns)| decode_ns)));
+            tried.push(one);
+        }
         let (share, ns) = shares_of_blocks(&tried, pages * PAGE_BYTES);
         let read_ns = self.rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
         // A frame is read piece by piece.
         let pieces = (pages as u64 * u64::from(share)).div_ceil(1000);
         let decode_ns = (u64::from(ns) + read_ns * pieces) as u32;
-        Some(Estimate { ratio_milli: share, decode_ns, encoded_milli: share })
+        let encode_ns = (median(&mut encode_ns) / pages as u64) as u32;
+        Some(Estimate { ratio_milli: share, decode_ns, encode_ns, encoded_milli: share })
     }
+}
+
+/// The middle of these times: some are of moments when the thread had no processor. 0 of none.
+fn median(times: &mut [u64]) -> u64 {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or(0)
 }
 
 /// What a tier of blocks makes of neighbouring pages: stored share in thousandths, time to decode.

@@ -38,8 +38,9 @@ const PAGE_BYTES: usize = 4096;
 
 /// CPU time of a demoted page, beside the kernel's page-out
 ///
-/// The same pages are demoted by Terrace to lz4 and lzo tiers on DRAM (everything that can go goes:
-/// analytical, alpha 0) and paged out by the kernel. CPU time is that of the threads that do it.
+/// The same pages are demoted by Terrace to tiers on DRAM with codecs of three classes (everything
+/// that can go goes: analytical, alpha 0) and paged out by the kernel. CPU time is that of the
+/// threads that do it.
 ///
 /// JSON (--json): `subjects[]` with `name`, `cpu_ns_per_page` (mover, pager, application's threads;
 /// for the kernel the thread that asks), `with_tracker_cpu_ns_per_page` (agent and planner, too),
@@ -127,12 +128,19 @@ pub fn run(args: DemoteArgs) -> Result<()> {
     Ok(())
 }
 
-/// The tiers that are as quick and as dense as the kernel's lzo, and the presets' first.
+/// The tiers that are as quick and as dense as the kernel's lzo, the presets' first, and those of
+/// denser codecs.
 fn tiers() -> Vec<TierSpec> {
     let dram = preset::dram(preset::DRAM_USD_PER_GIB_MONTH);
-    [(Pool::Zsmalloc, Codec::Lz4), (Pool::Zsmalloc, Codec::Lzo), (Pool::Zbud, Codec::Lz4)]
-        .map(|(pool, codec)| TierSpec::new(pool, codec, dram.clone()))
-        .to_vec()
+    [
+        (Pool::Zsmalloc, Codec::Lz4),
+        (Pool::Zsmalloc, Codec::Lzo),
+        (Pool::Zbud, Codec::Lz4),
+        (Pool::Zsmalloc, Codec::Zstd),
+        (Pool::Zsmalloc, Codec::Deflate),
+    ]
+    .map(|(pool, codec)| TierSpec::new(pool, codec, dram.clone()))
+    .to_vec()
 }
 
 /// Deflate is another class and takes long.
@@ -269,9 +277,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tier_of_the_ratio_comes_first_and_deflate_is_left_out() {
+    fn the_tier_of_the_ratio_comes_first_and_the_kernels_deflate_is_left_out() {
         let names: Vec<String> = tiers().into_iter().map(|t| t.name).collect();
-        assert_eq!(names, ["zsmalloc+lz4+dram", "zsmalloc+lzo+dram", "zbud+lz4+dram"]);
+        assert_eq!(names[..3], ["zsmalloc+lz4+dram", "zsmalloc+lzo+dram", "zbud+lz4+dram"]);
         let kernel: Vec<KernelTier> =
             [Against::Zswap, Against::Zram].iter().flat_map(|a| a.tiers()).collect();
         let kept: Vec<String> =

@@ -339,8 +339,8 @@ fn make_tiers(random: &mut SplitMix64, count: u32) -> Vec<TierCost> {
         let medium_ns = if slow { 2_000.0 } else { 0.0 };
         tiers.push(TierCost {
             fault_ns: 4_000.0 * 7.5f64.powf(far) * (0.9 + 0.2 * random.unit()) + medium_ns,
-            usd_per_gib_month: if slow { 2.0 } else { 4.0 },
             ratio: (0.55 - 0.28 * far) * (0.9 + 0.2 * random.unit()),
+            ..TierCost::dram(if slow { 2.0 } else { 4.0 })
         });
     }
     tiers

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
-use terrace_core::cost::{tco_measured, MeasuredTier, TierCost, BYTES_PER_GIB};
+use terrace_core::cost::{tco_measured, MeasuredTier, TierCost, BYTES_PER_GIB, MOVE_NS_PER_PAGE};
 use terrace_core::hotness::{RegionHistory, WindowSeen};
 use terrace_core::latency::Latency;
 use terrace_core::plan::{Plan, Policy, RegionView, Why};
@@ -50,6 +50,8 @@ pub(super) const FAULTS_TO_TRUST: u64 = 200;
 const PAGES_TO_TRUST: u64 = 2_048;
 /// What serving a fault costs besides decoding: reading the message, the copy, the pool.
 const SERVICE_NS: f64 = 2_500.0;
+/// What taking a page down costs besides encoding it.
+const TAKE_OUT_NS: f64 = 3_000.0;
 
 /// One application and its planner.
 pub(super) struct Application {
@@ -327,7 +329,12 @@ impl Application {
                 1.0
             };
             let usd_per_gib_month = spec.medium.usd_per_gib_month;
-            costs.push(TierCost { fault_ns, usd_per_gib_month, ratio: ratio.clamp(0.01, 1.0) });
+            let move_ns = match t.estimated_encode_ns {
+                0 => MOVE_NS_PER_PAGE,
+                encode_ns => TAKE_OUT_NS + f64::from(encode_ns),
+            };
+            let ratio = ratio.clamp(0.01, 1.0);
+            costs.push(TierCost { fault_ns, move_ns, usd_per_gib_month, ratio });
         }
         costs
     }

@@ -16,7 +16,7 @@ use terrace_core::hindsight::{
     usd_per_second, usd_per_second_default, Bounds, Hindsight, Past, Record, Seen, Tally, Window,
     PING_PONG_WINDOWS,
 };
-use terrace_core::plan::{Model, Move, Plan, RegionView, MOVE_NS_PER_PAGE};
+use terrace_core::plan::{Model, Move, Plan, RegionView};
 use terrace_core::tier::{TierId, MAX_TIERS};
 use terrace_core::wire::Report;
 
@@ -125,7 +125,7 @@ impl Decisions {
             number: report.window,
             seconds: since.map_or(0.0, |since| since.as_secs_f64()),
             tiers,
-            move_ns_per_page: MOVE_NS_PER_PAGE * contention,
+            contention: *contention,
             waited_share: waited_share(report, inner.last.as_deref()),
         };
         inner.hindsight.observe(
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn regions_out_of_order_keep_their_own_records() {
         let tiers =
-            [TierCost::dram(4.0), TierCost { fault_ns: 9e3, usd_per_gib_month: 4.0, ratio: 0.5 }];
+            [TierCost::dram(4.0), TierCost { fault_ns: 9e3, ratio: 0.5, ..TierCost::dram(4.0) }];
         let decisions = Decisions::new(2.5, 1.0);
         let mut policy = Waterfall::new(Threshold::Value(10.0));
         let first = [view(9, 0, 0, 300.0), view(2, 0, 0, 1.0), view(5, 0, 0, 77.0)];

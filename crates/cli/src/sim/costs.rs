@@ -35,12 +35,12 @@ fn of_tier(tier: &TierSpec) -> TierCost {
     let blocks_ns = f64::from(tier.block_kib) / 4.0 * decode_ns / 2.0;
     TierCost {
         fault_ns: SERVICE_NS + decode_ns + medium_ns + blocks_ns,
-        usd_per_gib_month: tier.medium.usd_per_gib_month,
         ratio: match tier.pool {
             Pool::Zbud => ratio.max(0.55),
             Pool::Z3fold => ratio.max(0.38),
             Pool::Zsmalloc => ratio * 1.04,
         },
+        ..TierCost::dram(tier.medium.usd_per_gib_month)
     }
 }
 

@@ -165,7 +165,9 @@ pub fn moving(trace: &Trace) -> Moving {
 }
 
 /// The machine that policies are simulated on.
-pub fn machine(config: &Config, tiers: Vec<TierCost>, moving: Moving) -> Machine {
+pub fn machine(config: &Config, mut tiers: Vec<TierCost>, moving: Moving) -> Machine {
+    // A trace tells an average over all tiers, and policies shall be told the truth.
+    tiers.iter_mut().for_each(|tier| tier.move_ns = moving.move_ns);
     let mib_s = match config.run.move_mib_s {
         0 => MOVE_MIB_S,
         limit => limit.min(MOVE_MIB_S * u64::from(config.run.move_threads)),

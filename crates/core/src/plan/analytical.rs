@@ -20,7 +20,7 @@
 //! some interval between touches a page costs more to fetch than it costs to keep (the five-minute
 //! rule), and no knob should save memory at a loss. With [`Model::PAPER`] the equations are the
 //! paper's. A region that changes tiers is charged for the work of
-//! moving it, spread over the windows it is expected to stay ([`MOVE_NS_PER_PAGE`]); without that,
+//! moving it, spread over the windows it is expected to stay ([`TierCost::move_ns`]); without that,
 //! two tiers of nearly the same price exchange their regions whenever a measured latency or ratio
 //! wavers. Regions of which nothing is known yet stay where they are, and the others get what they
 //! leave of the budget. And `alpha` = 1 is taken to mean "off": the solver alone would still demote
@@ -39,10 +39,6 @@ const PAGE_BYTES: f64 = 4096.0;
 /// Room for the rounding of sums over 1,000,000 regions: without it `alpha` = 0 might not even
 /// admit the cheapest placement, whose cost it is. A billionth of a bill is nobody's money.
 const BUDGET_SLACK: f64 = 1e-9;
-
-/// Work of moving one page to another tier, in nanoseconds: taking it out or decoding it, encoding
-/// it, and putting it away. Between lz4 (about 10 us in all) and zstd or deflate (30 to 60 us).
-pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
 
 /// Windows over which a move pays: as many as hotness is averaged over, because a region's plan
 /// does not change faster than its hotness does.
@@ -87,15 +83,10 @@ impl Model {
         }
     }
 
-    /// What moving a page counts for.
-    fn move_ns(self) -> f64 {
-        MOVE_NS_PER_PAGE * self.contention
-    }
-
-    /// A page that comes back will be taken down again.
-    fn again_ns(self) -> f64 {
+    /// A page that comes back will be taken down again, which costs `move_ns`.
+    fn again_ns(self, move_ns: f64) -> f64 {
         if self.residence_windows > 0.0 {
-            self.move_ns()
+            move_ns
         } else {
             0.0
         }
@@ -243,6 +234,8 @@ pub struct RegionChoices<'a> {
     expected: &'a [Expected],
     options: usize,
     fault_ns: [f64; MAX_TIERS],
+    /// What moving a page there counts for.
+    move_ns: [f64; MAX_TIERS],
     /// Price of one page's worth of bytes, and the share of them that a page takes on average.
     usd_per_full_page: [f64; MAX_TIERS],
     ratio: [f64; MAX_TIERS],
@@ -268,11 +261,13 @@ impl<'a> RegionChoices<'a> {
             expected,
             options: tiers.len().min(MAX_TIERS),
             fault_ns: [0.0; MAX_TIERS],
+            move_ns: [0.0; MAX_TIERS],
             usd_per_full_page: [0.0; MAX_TIERS],
             ratio: [0.0; MAX_TIERS],
         };
         for (index, tier) in tiers.iter().take(MAX_TIERS).enumerate() {
             choices.fault_ns[index] = tier.fault_ns;
+            choices.move_ns[index] = tier.move_ns * model.contention;
             choices.usd_per_full_page[index] = tier.usd_per_gib_month / cost::PAGES_PER_GIB;
             choices.ratio[index] = tier.ratio;
         }
@@ -307,19 +302,20 @@ impl<'a> RegionChoices<'a> {
     /// Processor time per window that an item costs in `option`, in nanoseconds.
     #[inline]
     fn cpu_ns(&self, item: usize, option: usize) -> f64 {
-        self.faults(item, option) * (self.fault_ns[option] + self.model.again_ns())
+        self.faults(item, option)
+            * (self.fault_ns[option] + self.model.again_ns(self.move_ns[option]))
     }
 
-    /// Moving a region to another tier, spread over its stay there.
+    /// Moving a region to `option` from another tier, spread over its stay there.
     #[inline]
-    fn away_ns(&self, region: &RegionView) -> f64 {
-        (f64::from(region.pages) - region.pages_refused()) * self.model.move_ns() / STAY_WINDOWS
+    fn away_ns(&self, region: &RegionView, option: usize) -> f64 {
+        (f64::from(region.pages) - region.pages_refused()) * self.move_ns[option] / STAY_WINDOWS
     }
 
-    /// Trying pages again that were refused, in any tier.
+    /// Trying pages again that were refused.
     #[inline]
-    fn retried_ns(&self, region: &RegionView) -> f64 {
-        region.pages_refused() * self.model.move_ns() / RETRY_WINDOWS
+    fn retried_ns(&self, region: &RegionView, option: usize) -> f64 {
+        region.pages_refused() * self.move_ns[option] / RETRY_WINDOWS
     }
 
     /// What the cheapest placement of all items costs (equation 10, item by item).
@@ -340,12 +336,12 @@ impl Choices for RegionChoices<'_> {
     #[inline]
     fn perf(&self, item: usize, option: usize) -> f64 {
         let region = self.region(item);
-        let again = if option == 0 { 0.0 } else { self.retried_ns(region) };
+        let again = if option == 0 { 0.0 } else { self.retried_ns(region, option) };
         let cpu_ns = self.cpu_ns(item, option) + again;
         if usize::from(self.current[item]) == option {
             return cpu_ns;
         }
-        cpu_ns + self.away_ns(region)
+        cpu_ns + self.away_ns(region, option)
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
@@ -375,16 +371,15 @@ impl Choices for RegionChoices<'_> {
         let (pages, back) = (f64::from(region.pages), expected.back);
         let dram = self.usd_per_page(region, 0);
         let here = usize::from(self.current[item]);
-        let away = self.away_ns(region);
-        let retried = self.retried_ns(region);
-        let again = self.model.again_ns();
         let faults = K_Y * expected.faults;
-        perf[0] = if here == 0 { 0.0 } else { away };
+        perf[0] = if here == 0 { 0.0 } else { self.away_ns(region, 0) };
         tco[0] = pages * dram;
         for option in 1..self.options {
+            let again = self.model.again_ns(self.move_ns[option]);
             let cpu_ns = faults * (self.fault_ns[option] + again);
-            let busy_ns = cpu_ns + retried;
-            perf[option] = if here == option { busy_ns } else { busy_ns + away };
+            let busy_ns = cpu_ns + self.retried_ns(region, option);
+            let away = if here == option { 0.0 } else { self.away_ns(region, option) };
+            perf[option] = busy_ns + away;
             tco[option] = (pages - back) * self.usd_per_page(region, option)
                 + back * dram
                 + cpu_ns * self.model.usd_per_cpu_ns;
@@ -521,11 +516,11 @@ mod tests {
 
     /// DRAM, a quick tier at 2:1 and a slow one at 4:1, all at one dollar a page and month.
     fn tiers() -> [TierCost; 3] {
-        let usd_per_gib_month = cost::PAGES_PER_GIB;
+        let dram = TierCost::dram(cost::PAGES_PER_GIB);
         [
-            TierCost { fault_ns: 0.0, usd_per_gib_month, ratio: 1.0 },
-            TierCost { fault_ns: 5_000.0, usd_per_gib_month, ratio: 0.5 },
-            TierCost { fault_ns: 20_000.0, usd_per_gib_month, ratio: 0.25 },
+            dram,
+            TierCost { fault_ns: 5_000.0, ratio: 0.5, ..dram },
+            TierCost { fault_ns: 20_000.0, ratio: 0.25, ..dram },
         ]
     }
 
@@ -618,7 +613,7 @@ mod tests {
     fn objective(plan: &Plan, regions: &[RegionView]) -> f64 {
         let moved = plan.moves.iter().filter(|m| m.from != m.to);
         let pages: u32 = moved.map(|m| regions[m.region as usize].pages).sum();
-        plan.expected_perf_ns + f64::from(pages) * MOVE_NS_PER_PAGE / STAY_WINDOWS
+        plan.expected_perf_ns + f64::from(pages) * cost::MOVE_NS_PER_PAGE / STAY_WINDOWS
     }
 
     #[test]

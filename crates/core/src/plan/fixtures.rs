@@ -9,8 +9,8 @@ pub(super) fn tiers(count: usize) -> Vec<TierCost> {
     (0..count)
         .map(|tier| TierCost {
             fault_ns: 1_000.0 * tier as f64,
-            usd_per_gib_month: 4.0,
             ratio: 1.0 / (1 + tier) as f64,
+            ..TierCost::dram(4.0)
         })
         .collect()
 }

@@ -42,7 +42,7 @@ pub mod torture;
 mod two_tier;
 mod waterfall;
 
-pub use analytical::{Analytical, Expected, Model, Money, RegionChoices, MOVE_NS_PER_PAGE};
+pub use analytical::{Analytical, Expected, Model, Money, RegionChoices};
 pub use cold_age::{ColdAgePolicy, FarMemory};
 pub use slowdown::{Slowdown, SLOWDOWN_DEFAULT};
 pub use terms::{weigh, Place, Terms, Weighing};

@@ -36,9 +36,10 @@
 //!   on moves what its expected faults leave of the budget; those that save most come first, the
 //!   rest waits for the next window. A region is moved whole or not at all: where the budget is
 //!   worth less than two regions, what a window had left for moves while some waited is added to
-//!   the next one's, up to a region. Else a small program would never give one away. What a page
-//!   takes is learnt, as the processor time of a window by the pages it was to move. Promotions
-//!   always happen.
+//!   the next one's, up to a region. Else a small program would never give one away. How much
+//!   longer than thought moves take is learnt, from the processor time of windows that had many.
+//!   Promotions always happen. Where not all demotions fit, a page in memory goes to a tier that
+//!   saves twice as much for its time than the one chosen, and moves on later.
 //!
 //! # Rest
 //!
@@ -47,14 +48,13 @@
 //! second, regions that no fault ever touches would change between two tiers of one price with
 //! every change of a measured ratio.
 
-use super::analytical::{Expected, Model, MOVE_NS_PER_PAGE};
+use super::analytical::{Expected, Model};
 use super::correction::{Correction, FAULTS_MIN};
 use super::ledger::Ledger;
 use super::limits::{Limit, Limited, Swapped};
 use super::mckp::Choices;
 use super::{terms, Measured, Plan, Policy, RegionChoices, RegionView, Terms, Why};
 use crate::cost::TierCost;
-use crate::hotness::PAGES_PER_REGION;
 use crate::tier::{TierId, MAX_TIERS};
 
 /// Slowdown that `terrace run` accepts unless told otherwise, as a share.
@@ -84,21 +84,25 @@ const CONTENTION_MIN: f64 = 0.1;
 /// idle, 40 ms of budget are 390 MiB.
 const PACE_MIN: f64 = 0.02;
 
-/// With a budget worth fewer pages than this, what a window has left for moves is kept for the
+/// With a budget worth fewer regions than this, what a window has left for moves is kept for the
 /// next.
-const CREDIT_PAGES: u16 = 2 * PAGES_PER_REGION;
+const CREDIT_REGIONS: f64 = 2.0;
 
-/// What a page moved takes is learnt from windows that were to move so many at least (in others
-/// the processor time is mostly for other things), with this weight, and up to so much: blocks of
-/// zstd take three to four times [`MOVE_NS_PER_PAGE`].
+/// How much longer moves take than thought is learnt from windows that were to move so many pages
+/// at least (in others the processor time is mostly for other things), with this weight, and up to
+/// so much. Beside a busy program caches are cold, and pages take twice what they take alone.
 const LEARNT_PAGES_MIN: f64 = 1024.0;
 const LEARNT_WEIGHT: f64 = 0.25;
-const MOVE_NS_MAX: f64 = 5.0 * MOVE_NS_PER_PAGE;
+const LONGER_MAX: f64 = 6.0;
 
 /// The newest window counts instead of the average where it is so much above it: beyond the
 /// scatter of touches, which would make every region look like its busiest window.
 const RISING: f32 = 2.0;
 const RISING_PAGES: f32 = 16.0;
+
+/// While time for moves is short, a page goes to a tier that saves this much more for its time than
+/// the best one, and moves on when there is time: which takes its time twice.
+const QUICKER: f64 = 2.0;
 
 /// Windows after a broken budget in which nothing is taken down, what came back included: the
 /// application just said that it needs these pages.
@@ -119,10 +123,12 @@ pub struct Slowdown {
     correction: Correction,
     ledger: Ledger,
     pause: u32,
-    /// Pages that could have been moved in the windows before, and were not.
-    unspent_pages: f64,
-    /// Processor time of a page moved, and how many the last plan was to move.
-    move_ns: f64,
+    /// Time for moves that the windows before had left.
+    unspent_ns: f64,
+    /// Processor time that moves take by what they were thought to take, and what the last plan's
+    /// were thought to take, of so many pages.
+    longer: f64,
+    planned_ns: f64,
     planned_pages: f64,
     /// Slowdown of the newest window, as a share.
     newest: f64,
@@ -148,8 +154,9 @@ impl Slowdown {
             correction: Correction::default(),
             ledger: Ledger::default(),
             pause: 0,
-            unspent_pages: 0.0,
-            move_ns: MOVE_NS_PER_PAGE,
+            unspent_ns: 0.0,
+            longer: 1.0,
+            planned_ns: 0.0,
             planned_pages: 0.0,
             newest: 0.0,
             known: Vec::new(),
@@ -185,10 +192,10 @@ impl Slowdown {
         self.trim
     }
 
-    /// Pages that could have been moved in the windows before, and were not.
+    /// Time for moves that the windows before had left, in nanoseconds.
     #[cfg(test)]
-    pub(super) fn unspent_pages(&self) -> f64 {
-        self.unspent_pages
+    pub(super) fn unspent_ns(&self) -> f64 {
+        self.unspent_ns
     }
 
     /// Time for faults and moves in the next window, in nanoseconds; none before anything was
@@ -221,8 +228,8 @@ impl Slowdown {
         self.pause = if is_broken { PAUSE_WINDOWS } else { self.pause.saturating_sub(1) };
         self.correction.learn(measured.faults);
         if self.planned_pages >= LEARNT_PAGES_MIN {
-            let seen = (measured.cpu_ns / self.planned_pages).clamp(MOVE_NS_PER_PAGE, MOVE_NS_MAX);
-            self.move_ns += LEARNT_WEIGHT * (seen - self.move_ns);
+            let seen = (measured.cpu_ns / self.planned_ns).clamp(1.0, LONGER_MAX);
+            self.longer += LEARNT_WEIGHT * (seen - self.longer);
         }
     }
 
@@ -331,7 +338,7 @@ impl Policy for Slowdown {
         let mut choice = answer.solution.choice;
 
         let time = Time { budget, contention: self.contention.max(PACE_MIN) };
-        let paced = self.pace(regions, &steady, time, &mut demotions, &mut choice);
+        let paced = self.pace(regions, tiers, &steady, time, &mut demotions, &mut choice);
         for (&index, &option) in self.known.iter().zip(&choice) {
             to[index as usize] = option;
         }
@@ -357,8 +364,12 @@ impl Policy for Slowdown {
         if self.pause > 0 {
             plan.moves.retain(|m| m.to == TierId::DRAM);
         }
-        let moved = plan.moves.iter().map(|m| f64::from(regions[m.region as usize].pages));
-        self.planned_pages = moved.sum();
+        (self.planned_pages, self.planned_ns) = (0.0, 0.0);
+        for m in &plan.moves {
+            let pages = f64::from(regions[m.region as usize].pages);
+            self.planned_pages += pages;
+            self.planned_ns += pages * tiers[m.to.index()].move_ns;
+        }
         // What the next window shall be held against: a debt says nothing about it.
         let next = |(item, tier): (usize, usize)| match tier {
             0 => 0.0,
@@ -371,7 +382,7 @@ impl Policy for Slowdown {
         let next = if memory > 0.0 { chosen().map(next).sum() } else { faults / k };
         self.correction.expect(next, true);
         self.demotions = demotions;
-        self.unspent_pages = paced.unspent_pages;
+        self.unspent_ns = paced.unspent_ns;
         plan.expected_faults = faults;
         plan.expected_perf_ns = paced.stalled_ns;
         plan.expected_tco = money + pinned;
@@ -388,52 +399,99 @@ impl Policy for Slowdown {
 }
 
 impl Slowdown {
-    /// Undoes the demotions for which this window has no time, those that save least first.
+    /// Undoes the demotions for which this window has no time, those that save least for their time
+    /// first.
     fn pace(
         &self,
         regions: &[RegionView],
+        tiers: &[TierCost],
         steady: &Steady,
         time: Time,
         demotions: &mut Vec<(f64, u32)>,
         choice: &mut [u8],
     ) -> Paced {
-        let mut stalled = 0.0;
+        let choices = &steady.choices;
+        let takes_ns = |item: usize, to: usize| {
+            let pages = f64::from(regions[self.known[item] as usize].pages.max(1));
+            pages * tiers[to].move_ns * self.longer * time.contention
+        };
+        // Less than a nanosecond is nothing: what can be had for it does not come before the rest.
+        let saves_for_time = |item: usize, to: usize| {
+            let from = usize::from(steady.current[item]);
+            (choices.tco(item, from) - choices.tco(item, to)) / takes_ns(item, to).max(1.0)
+        };
+        let (mut stalled, mut all_take) = (0.0, 0.0);
         demotions.clear();
         for (item, &option) in choice.iter().enumerate() {
-            let (from, to) = (usize::from(steady.current[item]), usize::from(option));
-            stalled += steady.choices.stall_ns(item, to);
-            if to != 0 && from != to {
-                let pages = f64::from(regions[self.known[item] as usize].pages.max(1));
-                let saves = steady.choices.tco(item, from) - steady.choices.tco(item, to);
-                demotions.push((saves / pages, item as u32));
+            let to = usize::from(option);
+            stalled += choices.stall_ns(item, to);
+            if to != 0 && to != usize::from(steady.current[item]) {
+                all_take += takes_ns(item, to);
+                demotions.push((saves_for_time(item, to), item as u32));
             }
         }
-        let own = ((time.budget - stalled) / (self.move_ns * time.contention)).max(0.0);
+        if stalled + all_take > time.budget {
+            for (saves, item) in &mut *demotions {
+                let item = *item as usize;
+                if let Some(quicker) = self.quicker(steady, item, choice[item], &saves_for_time) {
+                    stalled -= choices.stall_ns(item, usize::from(choice[item]));
+                    stalled += choices.stall_ns(item, usize::from(quicker));
+                    choice[item] = quicker;
+                    *saves = saves_for_time(item, usize::from(quicker));
+                }
+            }
+        }
+        let own = (time.budget - stalled).max(0.0);
         let allowed = match self.pause {
-            0 => own + self.unspent_pages,
+            0 => own + self.unspent_ns,
             _ => 0.0,
         };
         demotions.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let (mut spent, mut waiting) = (0.0, 0);
+        let (mut spent, mut waiting, mut dearest_waiting) = (0.0, 0, 0.0f64);
         for &(_, item) in demotions.iter() {
             let item = item as usize;
-            let pages = f64::from(regions[self.known[item] as usize].pages);
-            if spent + pages <= allowed {
-                spent += pages;
+            let takes = takes_ns(item, usize::from(choice[item]));
+            if spent + takes <= allowed {
+                spent += takes;
                 continue;
             }
             waiting += 1;
-            stalled -= steady.choices.stall_ns(item, usize::from(choice[item]));
+            dearest_waiting = dearest_waiting.max(takes);
+            stalled -= choices.stall_ns(item, usize::from(choice[item]));
             choice[item] = steady.current[item];
-            stalled += steady.choices.stall_ns(item, usize::from(choice[item]));
+            stalled += choices.stall_ns(item, usize::from(choice[item]));
         }
-        let whole = time.budget / (self.move_ns * time.contention);
-        let left = if waiting > 0 && whole < f64::from(CREDIT_PAGES) {
-            (allowed - spent).min(f64::from(PAGES_PER_REGION))
+        let unspent_ns = if time.budget < CREDIT_REGIONS * dearest_waiting {
+            (allowed - spent).min(dearest_waiting)
         } else {
             0.0
         };
-        Paced { waiting, stalled_ns: stalled, unspent_pages: left }
+        Paced { waiting, stalled_ns: stalled, unspent_ns }
+    }
+
+    /// A tier for what is in memory that saves much more for its time than the tier that is best in
+    /// the long run, and is no slower. Where media have limits those are for the solver.
+    fn quicker(
+        &self,
+        steady: &Steady,
+        item: usize,
+        best: u8,
+        saves_for_time: &impl Fn(usize, usize) -> f64,
+    ) -> Option<u8> {
+        if steady.current[item] != 0 || !self.limits.is_empty() {
+            return None;
+        }
+        let stall_ns = |option: usize| steady.choices.stall_ns(item, option);
+        let best = usize::from(best);
+        let mut most = QUICKER * saves_for_time(item, best);
+        let mut found = None;
+        for option in (1..steady.options()).filter(|&o| stall_ns(o) <= stall_ns(best)) {
+            let saves = saves_for_time(item, option);
+            if saves > most {
+                (most, found) = (saves, Some(option as u8));
+            }
+        }
+        found
     }
 }
 
@@ -443,6 +501,6 @@ struct Paced {
     waiting: u64,
     /// Time in faults to expect.
     stalled_ns: f64,
-    /// Pages that could have been moved besides, for the next window.
-    unspent_pages: f64,
+    /// Time for moves that is left, for the next window.
+    unspent_ns: f64,
 }

@@ -16,9 +16,9 @@ pub(super) fn machine() -> Machine {
     Machine {
         tiers: vec![
             TierCost::dram(0.3),
-            TierCost { fault_ns: 7_000.0, usd_per_gib_month: 0.3, ratio: 0.45 },
-            TierCost { fault_ns: 18_000.0, usd_per_gib_month: 0.3, ratio: 0.30 },
-            TierCost { fault_ns: 60_000.0, usd_per_gib_month: 0.03, ratio: 0.32 },
+            TierCost { fault_ns: 7_000.0, ratio: 0.45, ..TierCost::dram(0.3) },
+            TierCost { fault_ns: 18_000.0, ratio: 0.30, ..TierCost::dram(0.3) },
+            TierCost { fault_ns: 60_000.0, ratio: 0.32, ..TierCost::dram(0.03) },
         ],
         cooling_windows: 3,
         samples_per_region: 4,
@@ -296,14 +296,14 @@ fn what_a_window_has_left_for_moves_is_kept_until_a_region_fits() {
     // The third window has a region's worth, and so has the third or fourth after that.
     assert!(moved.len() == 2 && moved[0] == 2 && (4..=6).contains(&moved[1]), "{moved:?}");
     // With nothing that waits nothing is kept, and a broken budget forfeits it.
-    assert_eq!(policy.unspent_pages(), 0.0);
+    assert_eq!(policy.unspent_ns(), 0.0);
     let mut policy = Slowdown::new(TARGET);
     policy.learn(&quiet);
     policy.plan(&[cold(0)], &tiers);
-    assert!(policy.unspent_pages() > 200.0);
+    assert!(policy.unspent_ns() > 200.0 * 20_000.0);
     policy.learn(&Measured { stalled_ns: 1e8, faults: 1e4, ..quiet });
     policy.plan(&[cold(0)], &tiers);
-    assert_eq!(policy.unspent_pages(), 0.0);
+    assert_eq!(policy.unspent_ns(), 0.0);
 }
 
 #[test]
@@ -333,6 +333,35 @@ fn moves_that_take_longer_than_thought_are_fewer() {
     policy.plan(&[cold(0)], &tiers);
     policy.learn(&Measured { cpu_ns: 1e9, ..measured });
     assert_eq!(policy.plan(&regions, &tiers).moves.len(), last);
+}
+
+#[test]
+fn what_saves_most_for_its_time_goes_first() {
+    let dram = TierCost::dram(0.3);
+    let quick = TierCost { fault_ns: 10_000.0, move_ns: 8_000.0, ratio: 0.45, ..dram };
+    let dense = TierCost { fault_ns: 20_000.0, move_ns: 40_000.0, ratio: 0.30, ..dram };
+    let cold = |id: u64, in_quick: f64, in_dense: f64| {
+        let mut region = RegionView {
+            pages: 512,
+            resident: 512,
+            windows_seen: 4,
+            ..RegionView::at(id << 21, TierId::DRAM)
+        };
+        region.ratios.set(1, in_quick);
+        region.ratios.set(2, in_dense);
+        region
+    };
+    // The first saves more, and takes 20 ms of moving; the second takes 4 ms.
+    let regions = [cold(0, 1.0, 0.30), cold(1, 0.45, 0.44)];
+    let moved = |running_ns: f64| {
+        let mut policy = Slowdown::new(TARGET);
+        policy.learn(&Measured { running_ns, contention: 1.0, ..Measured::default() });
+        let plan = policy.plan(&regions, &[dram, quick, dense]);
+        plan.moves.iter().map(|m| (m.region, m.to.index())).collect::<Vec<_>>()
+    };
+    // 22 ms are enough for one of them, and 45 for both, which then go where they cost least.
+    assert_eq!(moved(4.5e8), [(1, 1)]);
+    assert_eq!(moved(1e9), [(0, 2), (1, 2)]);
 }
 
 #[test]

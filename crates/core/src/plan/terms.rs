@@ -5,7 +5,6 @@
 //! (`terrace explain`), and for hindsight, which judges a demotion by the price that the policy
 //! itself put on time.
 
-use super::analytical::MOVE_NS_PER_PAGE;
 use super::mckp::Choices;
 use super::{Expected, Model, RegionChoices, RegionView, Slowdown};
 use crate::cost::TierCost;
@@ -134,7 +133,7 @@ impl Weighing<'_> {
                 // Nothing may be minus nothing.
                 faults: choices.faults(index, option) + 0.0,
                 stall_ns: choices.stall_ns(index, option) + 0.0,
-                move_ns: moved * MOVE_NS_PER_PAGE * model.contention,
+                move_ns: moved * self.tiers[option].move_ns * model.contention,
                 usd_in_all: usd_per_month
                     + must_save
                     + choices.perf(index, option) * self.usd_per_ns,
@@ -157,11 +156,11 @@ mod tests {
 
     /// A dollar a page and month; a quick tier at 2:1 and a slow one at 4:1.
     fn tiers() -> [TierCost; 3] {
-        let usd_per_gib_month = PAGES_PER_GIB;
+        let dram = TierCost::dram(PAGES_PER_GIB);
         [
-            TierCost::dram(usd_per_gib_month),
-            TierCost { fault_ns: 5_000.0, usd_per_gib_month, ratio: 0.5 },
-            TierCost { fault_ns: 20_000.0, usd_per_gib_month, ratio: 0.25 },
+            dram,
+            TierCost { fault_ns: 5_000.0, ratio: 0.5, ..dram },
+            TierCost { fault_ns: 20_000.0, ratio: 0.25, ..dram },
         ]
     }
 
@@ -198,21 +197,28 @@ mod tests {
         assert_eq!(plan.terms.usd_per_ns, None);
     }
 
-    /// How many regions the plan has where they cost least in all at its own price of time.
-    fn at_their_best(plan: &crate::plan::Plan, regions: &[RegionView]) -> (usize, usize) {
+    /// At the plan's own price of time, if it has one, its places cost what the cheapest would. The
+    /// last steps of the solver round the relaxed optimum to a real one: a few regions are
+    /// elsewhere, at hardly more.
+    fn check_places(plan: &crate::plan::Plan, regions: &[RegionView]) -> Result<(), TestCaseError> {
+        let Some(usd_per_ns) = plan.terms.usd_per_ns else { return Ok(()) };
         let tiers = tiers();
-        let usd_per_ns = plan.terms.usd_per_ns.expect("a price");
         let weighing = weigh(regions, &tiers, plan.terms, usd_per_ns);
         let chosen = |index: usize| {
             let found = plan.moves.iter().find(|m| m.region as usize == index);
             found.map_or(regions[index].tier, |m| m.to)
         };
-        let is_best = |index: &usize| {
-            let places: Vec<Place> = weighing.places(*index).collect();
-            let least = weighing.best(*index).expect("tiers").usd_in_all;
-            places[chosen(*index).index()].usd_in_all <= least * (1.0 + 1e-6)
-        };
-        ((0..regions.len()).filter(is_best).count(), regions.len())
+        let (mut paid, mut least, mut best) = (0.0, 0.0, 0);
+        for index in 0..regions.len() {
+            let here = weighing.places(index).nth(chosen(index).index()).expect("its tier");
+            let cheapest = weighing.best(index).expect("tiers").usd_in_all;
+            paid += here.usd_in_all;
+            least += cheapest;
+            best += usize::from(here.usd_in_all <= cheapest * (1.0 + 1e-6));
+        }
+        prop_assert!(paid <= least * 1.01, "{paid} where {least} would do");
+        prop_assert!(best * 10 >= regions.len() * 9, "{best} of {}", regions.len());
+        Ok(())
     }
 
     proptest! {
@@ -226,9 +232,7 @@ mod tests {
                 .map(|(id, &(hot, tier))| region(id as u64, hot, tier)).collect();
             let model = Model { residence_windows: 1.5, usd_per_cpu_ns: 1e-7, contention: 0.5 };
             let plan = Analytical::new(alpha).with_model(model).plan(&regions, &tiers());
-            let (best, all) = at_their_best(&plan, &regions);
-            // The last steps of the solver round the relaxed optimum to a real one.
-            prop_assert!(best * 100 >= all * 93, "analytical: {best} of {all}");
+            check_places(&plan, &regions)?;
 
             let mut policy = Slowdown::new(target).with_residence(1.5);
             policy.learn(&Measured {
@@ -237,9 +241,8 @@ mod tests {
             let plan = policy.plan(&regions, &tiers());
             let waits = matches!(plan.why, crate::plan::Why::WithinSlowdown { waiting, .. } if
                 waiting > 0);
-            if plan.terms.usd_per_ns.is_some() && !waits {
-                let (best, all) = at_their_best(&plan, &regions);
-                prop_assert!(best * 100 >= all * 93, "slowdown: {best} of {all}");
+            if !waits {
+                check_places(&plan, &regions)?;
             }
         }
     }

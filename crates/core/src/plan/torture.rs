@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn tiers(count: usize) -> Vec<TierCost> {
-        vec![TierCost { fault_ns: 0.0, usd_per_gib_month: 1.0, ratio: 1.0 }; count]
+        vec![TierCost::dram(1.0); count]
     }
 
     fn region(id: u64, tier: u8, resident: u32) -> RegionView {

@@ -85,6 +85,7 @@ fn every_message_survives_the_wire() {
         ],
         tiers: vec![TierReport {
             refused: [1, 2, 3, 4, 5],
+            estimated_encode_ns: 7,
             estimated_encoded_milli: 330,
             fault_ns_total: 1 << 40,
             ..Default::default()
