@@ -322,8 +322,12 @@ impl Policy for Slowdown {
         }
         // Even where processors idle a move is not nothing: what moves to and fro is not settled.
         let contention = self.contention.max(CONTENTION_MIN);
-        let model =
-            Model { residence_windows: self.residence_windows, usd_per_cpu_ns: 0.0, contention };
+        let model = Model {
+            residence_windows: self.residence_windows,
+            contention,
+            moves_alike: false,
+            ..Model::PAPER
+        };
         let choices =
             RegionChoices::new(regions, &self.known, &self.current, &self.expected, tiers, model);
         let dram_usd = tiers[0].usd_per_page_month() * WORTH;

@@ -133,7 +133,7 @@ impl Weighing<'_> {
                 // Nothing may be minus nothing.
                 faults: choices.faults(index, option) + 0.0,
                 stall_ns: choices.stall_ns(index, option) + 0.0,
-                move_ns: moved * self.tiers[option].move_ns * model.contention,
+                move_ns: moved * model.move_ns(&self.tiers[option]),
                 usd_in_all: usd_per_month
                     + must_save
                     + choices.perf(index, option) * self.usd_per_ns,
@@ -230,7 +230,12 @@ mod tests {
         ) {
             let regions: Vec<RegionView> = hotness.iter().enumerate()
                 .map(|(id, &(hot, tier))| region(id as u64, hot, tier)).collect();
-            let model = Model { residence_windows: 1.5, usd_per_cpu_ns: 1e-7, contention: 0.5 };
+            let model = Model {
+                residence_windows: 1.5,
+                usd_per_cpu_ns: 1e-7,
+                contention: 0.5,
+                ..Model::PAPER
+            };
             let plan = Analytical::new(alpha).with_model(model).plan(&regions, &tiers());
             check_places(&plan, &regions)?;
 
