@@ -24,7 +24,7 @@ pub const BYTES_PER_GIB: f64 = 1_073_741_824.0;
 pub const K_Y: f64 = 1.0;
 
 /// Processor time of moving a page where it is not known how long the tier takes, in nanoseconds:
-/// between lz4 and lzo (8 to 16 us in all; `terrace bench demote`) and deflate or lz4hc (34 to 39).
+/// between lz4 or lzo (8 to 9 us in all; `terrace bench demote`) and deflate (38).
 /// Also what bringing a page home is taken to cost.
 pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
 
