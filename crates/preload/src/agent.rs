@@ -460,7 +460,8 @@ impl Agent {
     /// are at home. `None` if there are none.
     fn estimate(&self) -> Option<Vec<Estimate>> {
         let pages = training::sample_pages(self.rt, ESTIMATE_PAGES);
-        let mut codecs = self.rt.stores.codec_set().ok()?;
+        let mut encoders = self.rt.stores.encoders().ok()?;
+        let mut decoders = self.rt.stores.decoders().ok()?;
         let cutoff = self.rt.stores.config.cutoff_bytes as usize;
         if pages.is_empty() {
             return None;
@@ -477,14 +478,14 @@ impl Agent {
             let mut encode_ns = Vec::with_capacity(pages.len());
             for page in &pages {
                 let start = thread::now_ns();
-                let len = codecs.encoders.get(n)?.encode(page, &mut encoded[..cutoff]);
+                let len = encoders.get(n)?.encode(page, &mut encoded[..cutoff]);
                 encode_ns.push(thread::now_ns() - start);
                 let Some(len) = len else {
                     whole += PAGE_BYTES as u64;
                     continue;
                 };
                 let start = thread::now_ns();
-                codecs.decoders.decode(t.codec, &encoded[..len], &mut decoded).ok()?;
+                decoders.decode(t.codec, &encoded[..len], &mut decoded).ok()?;
                 decode_ns += thread::now_ns() - start;
                 trial.alloc(len, 0)?;
                 bytes += len as u64;

@@ -24,7 +24,7 @@ use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_
 use terrace_core::tier::TierId;
 use terrace_store::page::{checksum, same_filled};
 use terrace_store::pool::Handle;
-use terrace_store::{CodecSet, LoadError, Page, Refusal};
+use terrace_store::{EncoderSet, LoadError, Page, Refusal};
 
 /// Pages moved out in one call on the pager: faults wait behind it, about 10-20 us.
 const MOVE_OUT_PAGES: usize = 128;
@@ -134,7 +134,8 @@ impl Queue {
 pub struct Mover {
     rt: &'static Runtime,
     queue: Arc<Queue>,
-    codecs: CodecSet,
+    encoders: EncoderSet,
+    /// It decodes what goes from codec to codec, too: a second set of decoders would be idle.
     promoter: Promoter,
     slot: u64,
     page: Box<Page>,
@@ -153,7 +154,7 @@ impl Mover {
         Some(Mover {
             rt,
             queue,
-            codecs: rt.stores.codec_set().ok()?,
+            encoders: rt.stores.encoders().ok()?,
             promoter: Promoter::new(rt)?.tortured(luck(0)),
             slot,
             page: Box::new([0; PAGE_BYTES]),
@@ -314,7 +315,7 @@ impl Mover {
             }
         }
         let (t, _) = rt.stores.get(tier)?;
-        let encoder = self.codecs.encoders.get(tier.index() - 1)?;
+        let encoder = self.encoders.get(tier.index() - 1)?;
         match t.store_page_sized(encoder, &self.page, &mut self.encoded) {
             Ok((handle, bytes)) => {
                 self.tally.took(bytes);
@@ -412,8 +413,7 @@ impl Mover {
             }
             to.store(&self.encoded[..len], check).map(|handle| (handle, Some(len)))
         } else {
-            let loaded =
-                rt.load_page(w, &mut self.codecs.decoders, &mut self.encoded, &mut self.page);
+            let loaded = self.promoter.load(w, &mut self.page);
             if region.word(i) != w {
                 return None;
             }
@@ -423,7 +423,7 @@ impl Mover {
                 Err(LoadError::MediumFailed) => return None,
                 Err(why) => crate::pager::unreadable(region.address(i), why),
             }
-            let encoder = self.codecs.encoders.get(tier.index() - 1)?;
+            let encoder = self.encoders.get(tier.index() - 1)?;
             to.store_page_sized(encoder, &self.page, &mut self.encoded)
         };
         match stored {

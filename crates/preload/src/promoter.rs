@@ -8,7 +8,7 @@ use crate::runtime::Runtime;
 use crate::stats;
 use crate::torture::Torture;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
-use terrace_store::{DecoderSet, Page};
+use terrace_store::{DecoderSet, LoadError, Page};
 
 /// Pages installed in one call on the pager: about 40 us, which faults may wait.
 const INSTALL_PAGES: usize = 16;
@@ -59,6 +59,12 @@ impl Promoter {
         pages
     }
 
+    /// Loads the page that a `Stored` word names. What the result means is only known if the word
+    /// is the same afterwards.
+    pub fn load(&mut self, w: PageWord, page: &mut Page) -> Result<(), LoadError> {
+        self.rt.load_page(w, &mut self.decoders, &mut self.encoded, page)
+    }
+
     /// Decodes the page a word names. `false` if the word changed meanwhile.
     fn fetch(&mut self, region: &Region, i: usize, w: PageWord, page: &mut Page) -> bool {
         if w.state() == PageState::Same {
@@ -67,7 +73,7 @@ impl Promoter {
             }
             return true;
         }
-        let loaded = self.rt.load_page(w, &mut self.decoders, &mut self.encoded, page);
+        let loaded = self.load(w, page);
         if region.word(i) != w {
             return false;
         }

@@ -6,7 +6,7 @@ use terrace_core::tier::{Codec, Medium, TierId, TierSpec};
 use terrace_core::wire::{Configure, TierConfig};
 use terrace_store::codec::dictionary::Dictionaries;
 use terrace_store::codec::ContextError;
-use terrace_store::{CodecSet, DecoderSet, Tier};
+use terrace_store::{DecoderSet, EncoderSet, Tier};
 
 /// The tiers, by `TierId` from 1 on.
 pub struct Stores {
@@ -58,22 +58,15 @@ impl Stores {
     pub fn decoders(&self) -> Result<DecoderSet, ContextError> {
         let codecs = self.codecs().into_iter().map(|(c, _)| c);
         let mut decoders = DecoderSet::with_dictionaries(codecs, &self.dictionaries)?;
-        self.add_blocks(&mut decoders)?;
+        if self.config.tiers.iter().any(|t| t.block_kib > 0) {
+            decoders.add_blocks()?;
+        }
         Ok(decoders)
     }
 
-    /// Encoders (in tier order) and decoders.
-    pub fn codec_set(&self) -> Result<CodecSet, ContextError> {
-        let mut codecs = CodecSet::with_dictionaries(&self.codecs(), &self.dictionaries)?;
-        self.add_blocks(&mut codecs.decoders)?;
-        Ok(codecs)
-    }
-
-    fn add_blocks(&self, decoders: &mut DecoderSet) -> Result<(), ContextError> {
-        match self.config.tiers.iter().any(|t| t.block_kib > 0) {
-            true => decoders.add_blocks(),
-            false => Ok(()),
-        }
+    /// Encoders in tier order.
+    pub fn encoders(&self) -> Result<EncoderSet, ContextError> {
+        EncoderSet::with_dictionaries(&self.codecs(), &self.dictionaries)
     }
 
     /// Codec and level of every tier, in tier order.

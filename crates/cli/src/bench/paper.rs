@@ -148,6 +148,7 @@ impl PaperArgs {
             window_s: self.pick(self.window, WINDOW_S_DEFAULT, 1.0),
             seed: self.series.seed,
             phase_at_s: 0.0,
+            has_beside: true,
         };
         check(&settings)?;
         Ok(settings)

@@ -70,7 +70,8 @@ pub struct BlockStats {
 struct Sealer {
     encoder: block::Encoder,
     out: Box<[u8]>,
-    reader: Reader,
+    /// Made when the first block is repacked: many a program never needs one.
+    reader: Option<Reader>,
 }
 
 /// The blocks of one tier.
@@ -200,15 +201,16 @@ impl Blocks {
         while moves < moves_max {
             let thin = self.lock().take_thin();
             let Some((block, frame)) = thin else { break };
-            let outcome = match self.take_sealer() {
-                Some(mut sealer) => {
+            let mut outcome = Emptied { moves: 0, ended: Ended::NoRoom };
+            if let Some(mut sealer) = self.take_sealer() {
+                if let Some(mut reader) = sealer.reader.take().or_else(Reader::new) {
                     let left = moves_max - moves;
-                    let outcome = self.empty(tier, &mut sealer, (block, frame), left);
-                    self.give_sealer(sealer);
-                    outcome
+                    let means = (&mut *sealer, &mut reader);
+                    outcome = self.empty(tier, means, (block, frame), left);
+                    sealer.reader = Some(reader);
                 }
-                None => Emptied { moves: 0, ended: Ended::NoRoom },
-            };
+                self.give_sealer(sealer);
+            }
             let was_readable = outcome.ended != Ended::Unreadable;
             self.lock().give_thin_back(block, frame.number, was_readable);
             moves += outcome.moves;
@@ -300,7 +302,7 @@ impl Blocks {
     fn empty(
         &self,
         tier: &Tier,
-        sealer: &mut Sealer,
+        (sealer, reader): (&mut Sealer, &mut Reader),
         (block, frame): (BlockId, Frame),
         moves_max: usize,
     ) -> Emptied {
@@ -312,15 +314,14 @@ impl Blocks {
                 if moves == moves_max {
                     return Emptied { moves, ended: Ended::Stopped };
                 }
-                if !sealer.reader.give(frame.number, index, &mut page) {
-                    let fetched = sealer.reader.fetch(tier, &frame, index);
+                if !reader.give(frame.number, index, &mut page) {
+                    let fetched = reader.fetch(tier, &frame, index);
                     // Freed while it was read: what was read has no meaning.
                     if !is_live(index) {
-                        sealer.reader.forget();
+                        reader.forget();
                         break;
                     }
-                    let decoded =
-                        fetched.and_then(|_| sealer.reader.decode(&frame, index, &mut page));
+                    let decoded = fetched.and_then(|_| reader.decode(&frame, index, &mut page));
                     if decoded.is_err() {
                         return Emptied { moves, ended: Ended::Unreadable };
                     }
@@ -398,7 +399,7 @@ impl Sealer {
         Some(Sealer {
             encoder: block::Encoder::new(level, pages, pages)?,
             out: vec![0; pages * cutoff_bytes.min(PAGE_SIZE)].into_boxed_slice(),
-            reader: Reader::new()?,
+            reader: None,
         })
     }
 }
@@ -414,8 +415,9 @@ pub fn try_out(
     let count = pages.len() / PAGE_SIZE;
     let mut sealer = Sealer::new(level, count, cutoff_bytes)?;
     let len = sealer.encoder.encode(pages, &mut sealer.out)?;
+    let mut reader = Reader::new()?;
     let start = clock();
-    sealer.reader.try_out(sealer.out.get(..len)?, count)?;
+    reader.try_out(sealer.out.get(..len)?, count)?;
     Some((len, clock().saturating_sub(start)))
 }
 

@@ -6,7 +6,7 @@
 
 use super::table::Frame;
 use super::PAGES_MAX;
-use crate::codec::block;
+use crate::codec::{block, zstd};
 use crate::tier::{LoadError, Tier};
 use crate::{Page, PAGE_SIZE};
 
@@ -39,15 +39,25 @@ impl Reader {
     /// Makes the context and the buffers; the only place that allocates. `None` if the library
     /// refuses.
     pub fn new() -> Option<Reader> {
+        Some(Reader::with(zstd::Decoder::new()?))
+    }
+
+    /// The same with a decoder that there is already.
+    pub(crate) fn with(decoder: zstd::Decoder) -> Reader {
         let buffer = || vec![0; PAGES_MAX * PAGE_SIZE].into_boxed_slice();
-        Some(Reader {
-            decoder: block::Decoder::new()?,
+        Reader {
+            decoder: block::Decoder::with(decoder),
             stored: buffer(),
             pages: buffer(),
             fetched: 0,
             decoded: 0,
             ready: 0,
-        })
+        }
+    }
+
+    /// The decoder, for pages that are not in blocks. What is kept of a block stays.
+    pub(crate) fn single(&mut self) -> &mut zstd::Decoder {
+        self.decoder.single()
     }
 
     /// Memory held, in bytes.

@@ -35,7 +35,12 @@ impl Encoder {
         // SAFETY: pure functions of their arguments.
         let (params, bytes) = unsafe {
             let params = z::ZSTD_getCParams(level, (pages * PAGE_SIZE) as u64, 0);
-            (params, z::ZSTD_estimateCStreamSize_usingCParams(params))
+            // Without flushes in between the library needs no buffers of its own.
+            let bytes = match pages <= pages_per_flush {
+                true => z::ZSTD_estimateCCtxSize_usingCParams(params),
+                false => z::ZSTD_estimateCStreamSize_usingCParams(params),
+            };
+            (params, bytes)
         };
         if failed(bytes) || pages_per_flush == 0 || pages > BLOCK_PAGES_MAX {
             return None;
@@ -54,6 +59,16 @@ impl Encoder {
     pub fn encode(&mut self, pages: &[u8], out: &mut [u8]) -> Option<usize> {
         use z::ZSTD_EndDirective::{ZSTD_e_end, ZSTD_e_flush};
         let context = self.context.as_ptr();
+        if pages.len() <= self.pages_per_flush * PAGE_SIZE {
+            // SAFETY: the context is live and ours alone (`&mut self`); both buffers are live, of
+            // the stated lengths, and do not overlap. The call drops what an earlier block that
+            // did not fit left behind.
+            let len = unsafe {
+                let (to, from) = (out.as_mut_ptr().cast(), pages.as_ptr().cast());
+                z::ZSTD_compress2(context, to, out.len(), from, pages.len())
+            };
+            return (!failed(len)).then_some(len);
+        }
         // SAFETY: the context is live and ours alone (`&mut self`). What an earlier block that did
         // not fit left behind is dropped here.
         let reset =
@@ -91,7 +106,17 @@ pub struct Decoder {
 impl Decoder {
     /// Makes the context, or `None` if the library refuses.
     pub fn new() -> Option<Decoder> {
-        Some(Decoder { context: zstd::Decoder::new()? })
+        Some(Decoder::with(zstd::Decoder::new()?))
+    }
+
+    /// The same on a context that there is already.
+    pub fn with(context: zstd::Decoder) -> Decoder {
+        Decoder { context }
+    }
+
+    /// The context, for pages that are frames of their own.
+    pub fn single(&mut self) -> &mut zstd::Decoder {
+        &mut self.context
     }
 
     /// Decodes at least the first `bytes` bytes of a block to the front of `pages`; returns how

@@ -18,7 +18,7 @@
 //! | zstd-dict | as zstd and the tables of a dictionary, 1 Mi at most | 94 Ki |
 //! | lz4-dict | 32 Ki (two hash tables) | 0 |
 //!
-//! What reads blocks of zstd takes 222 Ki more, where a tier has blocks ([`crate::blocks`]).
+//! What reads blocks of zstd takes 128 Ki besides zstd's decoder, where a tier has blocks ([`crate::blocks`]).
 //!
 //! A dictionary itself takes its length and 27 Ki, once for the process ([`dictionary`]).
 //!
@@ -223,6 +223,7 @@ pub struct DecoderSet {
     /// By wire number: asked for.
     known: [bool; Codec::ALL.len()],
     deflate: Option<deflate::Decoder>,
+    /// Where blocks are read, their reader has it.
     zstd: Option<zstd::Decoder>,
     zstd_dict: Option<zstd_dict::Decoder>,
     lz4_dict: Option<Arc<Dictionaries>>,
@@ -276,7 +277,8 @@ impl DecoderSet {
     pub fn add_blocks(&mut self) -> Result<(), ContextError> {
         if self.blocks.is_none() {
             let error = ContextError { codec: Codec::Zstd, level: 0 };
-            self.blocks = Some(Box::new(Reader::new().ok_or(error)?));
+            let decoder = self.zstd.take().or_else(zstd::Decoder::new).ok_or(error)?;
+            self.blocks = Some(Box::new(Reader::with(decoder)));
         }
         Ok(())
     }
@@ -297,7 +299,10 @@ impl DecoderSet {
             Codec::LzoRle => lzo::decode_with_zero_runs(stored, page),
             Codec::C842 => c842::decode(stored, page),
             Codec::Deflate => self.deflate.as_mut().ok_or(Corrupt)?.decode(stored, page),
-            Codec::Zstd => self.zstd.as_mut().ok_or(Corrupt)?.decode(stored, page),
+            Codec::Zstd => {
+                let of_blocks = self.blocks.as_mut().map(|b| b.single());
+                self.zstd.as_mut().or(of_blocks).ok_or(Corrupt)?.decode(stored, page)
+            }
             Codec::ZstdDict => self.zstd_dict.as_mut().ok_or(Corrupt)?.decode(stored, page),
             Codec::Lz4Dict => {
                 lz4_dict::decode(self.lz4_dict.as_ref().ok_or(Corrupt)?, stored, page)

@@ -25,6 +25,9 @@ pub(super) struct Settings {
     /// Seconds into the measured part after which other data is popular; 0: it stays.
     #[serde(default)]
     pub phase_at_s: f64,
+    /// Whether a server takes turns with a plain one.
+    #[serde(default)]
+    pub has_beside: bool,
 }
 
 /// Which run it is.
@@ -91,6 +94,9 @@ pub(super) struct Load {
     pub p999_us: f64,
     /// Results that were not what they must be.
     pub wrong: u64,
+    /// What a plain server did that took turns with this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Box<Load>>,
 }
 
 /// One second of the load.
@@ -181,6 +187,14 @@ pub(super) struct Cpu {
     pub fault_service_s: f64,
     /// `terrace run`: the planner, and what it pages out.
     pub planner_s: f64,
+}
+
+impl Load {
+    /// A figure, over that of the plain server that took turns with this one, if one did.
+    pub(super) fn relative(&self, get: fn(&Load) -> f64) -> f64 {
+        let beside = self.beside.as_deref().map_or(1.0, get);
+        get(self) / beside.max(1e-12)
+    }
 }
 
 impl Cpu {

@@ -100,6 +100,8 @@ impl SlowdownArgs {
             window_s: self.pick(self.window, WINDOW_S_DEFAULT, 1.0),
             seed: self.series.seed,
             phase_at_s: self.phase_at.unwrap_or(seconds / 2.0),
+            // Windows are compared one by one, and turns would be a part of each.
+            has_beside: false,
         };
         check(&settings)?;
         ensure!(settings.window_s >= 1.0, "--window must be at least 1: loads report every second");

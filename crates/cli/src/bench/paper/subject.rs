@@ -94,6 +94,8 @@ struct Run<'a> {
     subject: Process,
     /// The client, where the program is a server.
     client: Option<Process>,
+    /// The plain server that takes turns with it.
+    beside: Option<Process>,
     is_plain: bool,
     lines: Lines,
     timeline: Lines,
@@ -186,10 +188,21 @@ impl<'a> Run<'a> {
         let program = if is_server { server_command(&work, &socket)? } else { work(&load) };
         let mut subject =
             Process::start(command(&launcher, &program, folder), folder.join("subject.log"))?;
-        let mut client = None;
+        let (mut client, mut beside) = (None, None);
         if is_server {
             wait_for_server(&mut subject, &socket)?;
             load.extend(["--connect".into(), socket.into()]);
+            if settings.has_beside {
+                let socket = folder.join("beside");
+                let server = command(&[], &server_command(&work, &socket)?, folder);
+                let server = beside.insert(Process::start(server, folder.join("beside.log"))?);
+                wait_for_server(server, &socket)?;
+                let (first, then) = (subject.child.id(), child_of(subject.child.id()));
+                let halt: Vec<String> =
+                    [Some(first), then].into_iter().flatten().map(|pid| pid.to_string()).collect();
+                load.extend(["--beside".into(), socket.into()]);
+                load.extend(["--halt".into(), halt.join(",").into()]);
+            }
             client = Some(Process::start(
                 command(&[], &work(&load), folder),
                 folder.join("client.log"),
@@ -201,6 +214,7 @@ impl<'a> Run<'a> {
             folder,
             subject,
             client,
+            beside,
             is_plain,
             lines: Lines::of(&lines),
             timeline: Lines::of(&timeline),
@@ -217,8 +231,10 @@ impl<'a> Run<'a> {
     fn check(&mut self) -> Result<()> {
         ensure!(!interrupted(), "interrupted");
         if self.client.is_some() {
-            if let Some(code) = self.subject.ended()? {
-                bail!("the server ended with status {code}{}", self.subject.said());
+            for server in std::iter::once(&mut self.subject).chain(&mut self.beside) {
+                if let Some(code) = server.ended()? {
+                    bail!("the server ended with status {code}{}", server.said());
+                }
             }
         }
         Ok(())
@@ -410,15 +426,18 @@ impl<'a> Run<'a> {
         }
         let started = self.subject.child.id();
         let server = if self.is_plain { Some(started) } else { child_of(started) };
-        if let Some(pid) = server {
+        let beside = self.beside.as_ref().map(|server| server.child.id());
+        for pid in [server, beside].into_iter().flatten() {
             signal_process(pid as i32, libc::SIGTERM);
         }
         let since = Instant::now();
-        while self.subject.ended()?.is_none() {
-            if since.elapsed() > END_TIMEOUT {
-                bail!("the server in {} did not end{}", self.folder.display(), self.subject.said());
+        for server in std::iter::once(&mut self.subject).chain(&mut self.beside) {
+            while server.ended()?.is_none() {
+                if since.elapsed() > END_TIMEOUT {
+                    bail!("the server in {} did not end{}", self.folder.display(), server.said());
+                }
+                std::thread::sleep(LOOK_EVERY);
             }
-            std::thread::sleep(LOOK_EVERY);
         }
         Ok(())
     }

@@ -196,8 +196,8 @@ fn noise_of(plain: &[&Record]) -> Noise {
     };
     Noise {
         pairs: pairs.len(),
-        throughput: of(|r| r.load.ops_per_s),
-        p99: of(|r| r.load.p99_us),
+        throughput: of(|r| r.load.relative(|l| l.ops_per_s)),
+        p99: of(|r| r.load.relative(|l| l.p99_us)),
         usd: of(Record::usd_mean),
     }
 }
@@ -250,10 +250,10 @@ fn config(
         pairs.iter().map(|(run, base)| 1.0 - run.usd_mean() / base.get(Record::usd_mean)),
     );
     let slowdown = Estimate::of(pairs.iter().map(|(run, base)| {
-        let get: fn(&Record) -> f64 = |r| r.load.ops_per_s;
-        base.get(get) / run.load.ops_per_s - 1.0
+        let get: fn(&Record) -> f64 = |r| r.load.relative(|l| l.ops_per_s);
+        base.get(get) / get(run) - 1.0
     }));
-    let p99 = ratio(|r| r.load.p99_us);
+    let p99 = ratio(|r| r.load.relative(|l| l.p99_us));
     let tax = own(|r| r.cpu.tax());
     let ci = |e: &Estimate| [e.low, e.high];
     // Alone, a run says nothing about how far it may be off.
@@ -268,11 +268,11 @@ fn config(
         slowdown: slowdown.median,
         slowdown_ci: ci(&slowdown),
         ci_coverage: slowdown.coverage,
-        mean_ratio: ratio(|r| r.load.mean_us).median,
-        p50_ratio: ratio(|r| r.load.p50_us).median,
+        mean_ratio: ratio(|r| r.load.relative(|l| l.mean_us)).median,
+        p50_ratio: ratio(|r| r.load.relative(|l| l.p50_us)).median,
         p99_ratio: p99.median,
         p99_ratio_ci: ci(&p99),
-        p999_ratio: ratio(|r| r.load.p999_us).median,
+        p999_ratio: ratio(|r| r.load.relative(|l| l.p999_us)).median,
         cpu_tax: tax.median,
         cpu_tax_ci: ci(&tax),
         cpu_tax_with_faults: own(|r| {
@@ -287,7 +287,9 @@ fn config(
 }
 
 fn faults_per_s(r: &Record) -> f64 {
-    let seconds = r.settings.seconds.max(1e-9);
+    // Of a server that takes turns, those in which it was asked.
+    let own = r.load.beside.as_ref().map(|_| r.load.seconds);
+    let seconds = own.unwrap_or(r.settings.seconds).max(1e-9);
     if r.swap.zswpin > 0 {
         return r.swap.zswpin as f64 / seconds;
     }

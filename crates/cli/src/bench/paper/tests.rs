@@ -48,6 +48,7 @@ fn run(id: RunId, ops_per_s: f64, usd: f64, p99_us: f64) -> Record {
             p99_us,
             p999_us: p99_us * 2.0,
             wrong: 0,
+            beside: None,
         },
         memory,
         windows,
@@ -102,6 +103,30 @@ const AS_THE_PAPER: &[(&str, f64, f64, f64)] = &[
     ("6t-am-0.5", 0.05, 0.45, 1.5),
     ("6t-am-0.1", 0.14, 0.64, 2.5),
 ];
+
+#[test]
+fn a_server_is_compared_with_the_one_that_took_turns_with_it() {
+    let mut records = series("redis", 5, &[("2t-a", 0.2, 0.3, 2.0)]);
+    // The machine wavers by a factor of two from run to run, and both servers with it.
+    for (n, r) in records.iter_mut().enumerate() {
+        let machine = [1.0, 0.5, 0.8, 0.6][n % 4];
+        let load = &mut r.load;
+        let beside = run(r.id.clone(), 100.0 * machine, 1.0, 1000.0 / machine).load;
+        load.ops_per_s *= machine;
+        for us in [&mut load.mean_us, &mut load.p50_us, &mut load.p99_us, &mut load.p999_us] {
+            *us /= machine;
+        }
+        load.beside = Some(Box::new(beside));
+    }
+    let w = one(&records);
+    let config = &w.configs[0];
+    assert!((config.slowdown - 0.2).abs() < 0.01 && w.noise.throughput < 0.01, "{config:?}");
+    assert!((config.p99_ratio - 2.0).abs() < 0.02 && !config.undecided, "{config:?}");
+    // Without the other the same runs decide nothing.
+    records.iter_mut().for_each(|r| r.load.beside = None);
+    let w = one(&records);
+    assert!(w.configs[0].undecided && w.noise.throughput > 0.2, "{:?}", w.noise);
+}
 
 #[test]
 fn figures_as_the_papers_meet_every_promise() {

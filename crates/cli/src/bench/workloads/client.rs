@@ -6,22 +6,26 @@
 //! replies without sleeping, for the reasons in [`crate::demo::load`]; between two looks that find
 //! nothing it gives way, so that Terrace's threads find a CPU.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
+mod beside;
+mod side;
+
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::json;
 
-use super::popularity::{Popularity, Shape, Spread};
+use super::popularity::Shape;
 use super::protocol::{encode_get, encode_set, parse, Reply};
-use super::record::{Clock, Phase, Recorder};
+use super::record::{Clock, Recorder};
 use super::server::{Kind, Stream};
 use super::WorkArgs;
 use crate::demo::content::{Content, Value};
 use crate::demo::inbox::Inbox;
 use crate::demo::random::mix;
 use crate::demo::sys;
+use beside::Beside;
+use side::{Side, Turn};
 
 /// No reply for this long means that the server hangs.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
@@ -65,6 +69,12 @@ pub struct ClientArgs {
     /// At the end, after what is measured, read everything back once more
     #[arg(long)]
     pub read_back: bool,
+    /// A second server of the same kind to compare with: they take turns within half a second
+    #[arg(long, value_name = "SOCKET")]
+    pub beside: Option<String>,
+    /// With --beside: processes to stop while that server has its turn, by comma
+    #[arg(long, value_name = "PIDS", value_delimiter = ',', requires = "beside")]
+    pub halt: Vec<i32>,
 }
 
 /// The share of SETs in `SET:GET`.
@@ -80,7 +90,7 @@ fn parse_ratio(text: &str) -> Result<f64, String> {
 struct Target<'a> {
     kind: Kind,
     to: &'a str,
-    content: Content,
+    content: &'a Content,
     versions: Vec<u16>,
 }
 
@@ -96,17 +106,28 @@ pub(super) fn run(kind: Kind, args: &WorkArgs, recorder: &mut Recorder) -> Resul
     recorder.progress("collecting realistic values from the files of this machine");
     let corpus_bytes = keys as usize * CORPUS_BYTES_PER_KEY;
     let content = Content::build(corpus_bytes.clamp(CORPUS_BYTES_MIN, CORPUS_BYTES_MAX));
-    let mut target = Target { kind, to, content, versions: vec![0; keys as usize] };
-    target.fill(recorder)?;
-    target.read_back("after loading", recorder)?;
-    let streams = (0..client.clients).map(|_| Stream::connect(to)).collect::<Result<Vec<_>>>()?;
+    let loaded = |to, recorder: &mut Recorder| {
+        let target = Target { kind, to, content: &content, versions: vec![0; keys as usize] };
+        target.fill(recorder)?;
+        target.read_back("after loading", recorder)?;
+        Side::new(target, args)
+    };
+    let mut side = loaded(to, recorder)?;
+    let mut other = match client.beside.as_deref() {
+        Some(to) => Some(Beside::new(loaded(to, recorder)?, &client.halt)?),
+        None => None,
+    };
     if args.corrupt {
-        target.corrupt(mix(args.seed) % keys)?;
+        side.target.corrupt(mix(args.seed) % keys)?;
     }
     recorder.ready(Clock::Wall, "request", None, json!({"keys": keys}))?;
-    target.drive(streams, args, recorder)?;
+    sys::leave_the_first_cpu();
+    match &mut other {
+        Some(other) => other.drive(&mut side, recorder)?,
+        None => side.turn(&mut Turn::Alone, recorder)?,
+    }
     if client.read_back || args.corrupt {
-        target.read_back("at the end", recorder)?;
+        side.target.read_back("at the end", recorder)?;
     }
     Ok(())
 }
@@ -162,70 +183,6 @@ impl Target<'_> {
         pipe.send()?;
         pipe.next_reply(|reply| stored(&reply))
     }
-
-    /// The closed loop, until the measured part is over and all replies are there.
-    fn drive(
-        &mut self,
-        streams: Vec<Stream>,
-        args: &WorkArgs,
-        recorder: &mut Recorder,
-    ) -> Result<()> {
-        sys::leave_the_first_cpu();
-        let lanes = streams.len() as u64;
-        ensure!(self.keys() >= lanes, "need at least one key for a connection");
-        let mut readable = sys::Readable::new(streams.iter().map(AsRawFd::as_raw_fd))?;
-        let client = &args.client;
-        let spread = Spread {
-            shape: client.popularity,
-            sigma: client.sigma,
-            theta: client.theta,
-            drift_s: client.drift,
-            scatter: client.scatter,
-        };
-        let mut popularity = Popularity::new(args.seed, self.keys(), spread);
-        let begin = Instant::now();
-        let mut lane_list = Vec::new();
-        for (n, stream) in streams.into_iter().enumerate() {
-            stream.set_nonblocking(true)?;
-            let mut lane = Lane::new(stream, n as u64, lanes);
-            lane.issue(self, &mut popularity, client.ratio, 0.0, begin)?;
-            lane_list.push(lane);
-        }
-        let mut outstanding = lane_list.len();
-        let mut last_reply = begin;
-        while outstanding > 0 {
-            let mut idle = true;
-            for n in readable.now()? {
-                idle = false;
-                let lane = &mut lane_list[n];
-                if !lane.receive(self, recorder)? {
-                    continue;
-                }
-                let now = Instant::now();
-                last_reply = now;
-                let time = now - lane.sent_at;
-                recorder.latency(now, time);
-                recorder.op(now, time)?;
-                if recorder.phase(now)? == Phase::Over {
-                    outstanding -= 1;
-                } else {
-                    if recorder.has_turned(now) {
-                        popularity.turn();
-                    }
-                    let t_s = (now - begin).as_secs_f64();
-                    lane.issue(self, &mut popularity, client.ratio, t_s, now)?;
-                }
-            }
-            if idle {
-                std::thread::yield_now();
-                let now = Instant::now();
-                recorder.tick(now)?;
-                sys::stop_if_interrupted()?;
-                ensure!(now - last_reply < STALL_LIMIT, "no reply for {STALL_LIMIT:?}");
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Says how far a loop over all keys is, at every tenth.
@@ -264,89 +221,6 @@ fn check(
         Reply::Stored => bail!("the server gave an odd answer to a fetch"),
     }
     Ok(())
-}
-
-/// One connection of the closed loop.
-struct Lane {
-    stream: Stream,
-    /// Its keys are those that leave `n` when divided by `of`.
-    n: u64,
-    of: u64,
-    out: Vec<u8>,
-    buffer: Vec<u8>,
-    filled: usize,
-    key: u64,
-    set: bool,
-    sent_at: Instant,
-}
-
-impl Lane {
-    fn new(stream: Stream, n: u64, of: u64) -> Lane {
-        let (out, buffer) = (Vec::with_capacity(REPLY_BYTES_MAX), vec![0; REPLY_BYTES_MAX]);
-        Lane { stream, n, of, out, buffer, filled: 0, key: 0, set: false, sent_at: Instant::now() }
-    }
-
-    fn issue(
-        &mut self,
-        target: &mut Target<'_>,
-        popularity: &mut Popularity,
-        set_share: f64,
-        t_s: f64,
-        now: Instant,
-    ) -> Result<()> {
-        let drawn = popularity.next_key(t_s);
-        // The nearest key at or around the drawn one that belongs to this connection.
-        let own = drawn - drawn % self.of + self.n;
-        self.key = if own < target.keys() { own } else { own - self.of };
-        self.set = popularity.chance(set_share);
-        self.out.clear();
-        if self.set {
-            let version = &mut target.versions[self.key as usize];
-            *version = version.wrapping_add(1);
-            encode_set(target.kind, &mut self.out, self.key, &target.value(self.key));
-        } else {
-            encode_get(target.kind, &mut self.out, self.key);
-        }
-        self.filled = 0;
-        self.sent_at = now;
-        self.send()
-    }
-
-    fn send(&mut self) -> Result<()> {
-        let mut left = &self.out[..];
-        while !left.is_empty() {
-            match self.stream.write(left) {
-                Ok(n) => left = &left[n..],
-                // One request always fits an empty socket buffer: this is as rare as it is slow.
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                    std::thread::yield_now();
-                }
-                Err(e) => return Err(e).context("sending a request"),
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes what has arrived; true once the reply is complete and checked.
-    fn receive(&mut self, target: &Target<'_>, recorder: &mut Recorder) -> Result<bool> {
-        match self.stream.read(&mut self.buffer[self.filled..]) {
-            Ok(0) => bail!("the server closed a connection"),
-            Ok(n) => self.filled += n,
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(e) => return Err(e).context("reading a reply"),
-        }
-        let Some((reply, used)) = parse(target.kind, &self.buffer[..self.filled])? else {
-            ensure!(self.filled < self.buffer.len(), "a reply is longer than any value written");
-            return Ok(false);
-        };
-        ensure!(used == self.filled, "more bytes than one reply");
-        if self.set {
-            stored(&reply)?;
-        } else {
-            check(reply, &target.value(self.key), self.key, "GET", recorder)?;
-        }
-        Ok(true)
-    }
 }
 
 /// A blocking connection for many requests at once.

@@ -26,7 +26,7 @@ const WRONG_SHOWN: u64 = 8;
 /// What the seconds of the result are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// From the first measured operation to the last: operations overlap.
+    /// From the first measured operation to the last, less what is aside: operations overlap.
     Wall,
     /// The sum of the operations' own times: checks between them do not count.
     Busy,
@@ -63,6 +63,9 @@ pub(super) struct Recorder {
     /// Work in this second and the time that it took, where operations do not overlap.
     second_work: f64,
     second_busy: Duration,
+    /// Time in this second, and in all of the measured part, that something else had.
+    second_aside: Duration,
+    aside: Duration,
     all: Histogram<u64>,
     ops: u64,
     busy: Duration,
@@ -92,6 +95,8 @@ impl Recorder {
             second_ops: 0,
             second_work: 0.0,
             second_busy: Duration::ZERO,
+            second_aside: Duration::ZERO,
+            aside: Duration::ZERO,
             all: histogram(),
             ops: 0,
             busy: Duration::ZERO,
@@ -105,6 +110,25 @@ impl Recorder {
     /// The same with a load that changes so long after the measured part began.
     pub(super) fn turning_after(self, seconds: Option<f64>) -> Recorder {
         Recorder { turn_after: seconds.map(Duration::from_secs_f64), ..self }
+    }
+
+    /// So much of the time between the last operation and the next is not this load's. The phase
+    /// must not change within it.
+    pub(super) fn aside(&mut self, time: Duration) {
+        self.second_aside += time;
+        if self.is_measuring() {
+            self.aside += time;
+        }
+    }
+
+    /// Whether load counts now.
+    pub(super) fn is_measuring(&self) -> bool {
+        self.phase == Phase::Measure
+    }
+
+    /// Whether nothing more is to do.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
     }
 
     /// Whether the load is in its second phase; to be asked between operations.
@@ -199,7 +223,7 @@ impl Recorder {
             return Ok(());
         }
         let work_s = match self.clock {
-            Clock::Wall => now - self.written_at,
+            Clock::Wall => (now - self.written_at).saturating_sub(self.second_aside),
             Clock::Busy => self.second_busy,
         };
         let line = json!({
@@ -217,6 +241,7 @@ impl Recorder {
         self.second.reset();
         (self.second_ops, self.second_work) = (0, 0.0);
         (self.second_busy, self.written_at) = (Duration::ZERO, now);
+        self.second_aside = Duration::ZERO;
         // On the second, so that lines do not wander off; after a stall, from now on.
         self.line_at += TICK;
         if now.saturating_duration_since(self.line_at) > TICK {
@@ -242,7 +267,10 @@ impl Recorder {
     /// The last line. Returns how much was wrong.
     pub(super) fn finish(&mut self) -> Result<u64> {
         let seconds_ = match self.clock {
-            Clock::Wall => (self.ended_at - self.measuring_since).as_secs_f64(),
+            Clock::Wall => {
+                let whole = self.ended_at - self.measuring_since;
+                whole.saturating_sub(self.aside).as_secs_f64()
+            }
             Clock::Busy => self.busy.as_secs_f64(),
         };
         let per_op_us = |sum_s: f64| sum_s / self.ops.max(1) as f64 * 1e6;
@@ -276,12 +304,14 @@ impl Recorder {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+/// An empty one for latencies in nanoseconds.
+pub(super) fn histogram() -> Histogram<u64> {
     // The bounds are constants that HdrHistogram takes: 1 and at least twice that.
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS).expect("valid bounds")
 }
 
-fn quantile_us(histogram: &Histogram<u64>, q: f64) -> f64 {
+/// A quantile of one, in microseconds.
+pub(super) fn quantile_us(histogram: &Histogram<u64>, q: f64) -> f64 {
     histogram.value_at_quantile(q) as f64 / 1e3
 }
 

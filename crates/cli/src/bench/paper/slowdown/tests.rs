@@ -16,6 +16,7 @@ fn settings() -> Settings {
         window_s: 2.0,
         seed: 1,
         phase_at_s: 10.0,
+        has_beside: false,
     }
 }
 

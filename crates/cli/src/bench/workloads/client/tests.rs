@@ -111,6 +111,41 @@ fn a_forgotten_value_is_wrong() {
 }
 
 #[test]
+fn two_servers_take_turns_and_each_has_its_own_figures() {
+    let folder = TempDir::new("client-test").unwrap();
+    let paths = ["own", "beside"].map(|name| folder.path().join(name));
+    paths.iter().for_each(|path| start(path, Fault::None));
+    let mut halted = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = halted.id().to_string();
+    let [own, beside] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let words = ["work", "memcached", "--size", "16", "--seconds", "1.5", "--warmup", "0.3"];
+    let more = ["--connect", own, "--beside", beside, "--halt", &pid];
+    let args = Line::parse_from(words.into_iter().chain(more)).work;
+    let (mut recorder, lines) = recorder(args.seconds);
+    run(Kind::Memcached, &args, &mut recorder).unwrap();
+    assert_eq!(recorder.finish().unwrap(), 0);
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    halted.kill().unwrap();
+    halted.wait().unwrap();
+    assert!(stat.contains(") S "), "it goes on afterwards: {stat}");
+    let lines = lines.parsed();
+    let done = lines.last().unwrap();
+    let of = |line: &serde_json::Value, name: &str| line[name].as_f64().unwrap();
+    let plain = &done["beside"];
+    assert!(of(done, "ops") > 100.0 && of(plain, "ops") > 100.0, "{done}");
+    // Turns of 250 and 120 ms with 20 ms at the start of each: nothing counts twice.
+    let (own_s, plain_s) = (of(done, "seconds"), of(plain, "seconds"));
+    assert!(own_s > 0.6 && plain_s > 0.3 && own_s + plain_s < 1.5 + 0.3, "{own_s} {plain_s}");
+    let rate = of(plain, "ops") / plain_s;
+    assert!((of(plain, "ops_per_s") / rate - 1.0).abs() < 1e-6);
+    // They are alike, and so must be the figures; by how much a crowded machine may part them.
+    let ratio = of(done, "ops_per_s") / of(plain, "ops_per_s");
+    assert!((0.2..5.0).contains(&ratio), "{done}");
+    let seconds: f64 = lines.iter().filter(|l| l["t_s"].is_number()).map(|l| of(l, "work_s")).sum();
+    assert!(seconds < 1.3, "turns of the other are not in the lines: {seconds}");
+}
+
+#[test]
 fn ratios_are_read_as_memtier_does() {
     assert_eq!(parse_ratio("1:10"), Ok(1.0 / 11.0));
     assert_eq!(parse_ratio("0:1"), Ok(0.0));
