@@ -91,6 +91,9 @@ pub(super) const ALL: &[Configuration] = &[
     of("best-2", Family::Best, &["--max-slowdown", "2%"]),
     of("best-5", Family::Best, &["--max-slowdown", "5%"]),
     of("best-10", Family::Best, &["--max-slowdown", "10%"]),
+    // As slow as zswap's 2T-A is on a small machine.
+    on_request(of("best-25", Family::Best, &["--max-slowdown", "25%"])),
+    on_request(of("best-50", Family::Best, &["--max-slowdown", "50%"])),
     on_request(of("best-real-2", Family::BestReal, &["--max-slowdown", "2%"])),
     of("best-real-5", Family::BestReal, &["--max-slowdown", "5%"]),
     on_request(of("best-real-10", Family::BestReal, &["--max-slowdown", "10%"])),

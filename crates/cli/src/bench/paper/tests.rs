@@ -122,10 +122,9 @@ fn a_server_is_compared_with_the_one_that_took_turns_with_it() {
     let config = &w.configs[0];
     assert!((config.slowdown - 0.2).abs() < 0.01 && w.noise.throughput < 0.01, "{config:?}");
     assert!((config.p99_ratio - 2.0).abs() < 0.02 && !config.undecided, "{config:?}");
-    // Without the other the same runs decide nothing.
+    // Without the other, equal runs differ by more than there is to see.
     records.iter_mut().for_each(|r| r.load.beside = None);
-    let w = one(&records);
-    assert!(w.configs[0].undecided && w.noise.throughput > 0.2, "{:?}", w.noise);
+    assert!(one(&records).noise.throughput > 0.2);
 }
 
 #[test]
