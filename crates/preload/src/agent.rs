@@ -6,6 +6,7 @@
 //! serving.
 
 use crate::crash;
+use crate::estimate::{self, Estimate};
 use crate::forks;
 use crate::kept;
 use crate::link::{self, End, Link};
@@ -30,18 +31,13 @@ use std::sync::Arc;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::{
-    Configure, FromRuntime, Hello, PlanEntry, Report, TierConfig, TierReport, ToRuntime, VERSION,
+    Configure, FromRuntime, Hello, PlanEntry, Report, TierReport, ToRuntime, VERSION,
 };
-use terrace_store::{blocks, pool, Page};
 
 /// The runtime of this process, once it is built.
 pub static RUNTIME: Slot<Runtime> = Slot::empty();
 static QUEUE: Slot<Arc<Queue>> = Slot::empty();
 
-/// Pages sampled to estimate what tiers would make of the application's data.
-const ESTIMATE_PAGES: usize = 192;
-/// Blocks tried for it.
-const ESTIMATE_BLOCKS: usize = 8;
 /// Windows between two estimates.
 const ESTIMATE_EVERY: u32 = 16;
 /// Faults of our own that measure the wake-up overhead at start.
@@ -269,17 +265,6 @@ fn calibrate(rt: &'static Runtime) {
     rt.stats.zero_faults.store(0, Ordering::Relaxed);
 }
 
-/// What a tier would make of the application's pages.
-#[derive(Clone, Copy, Debug, Default)]
-struct Estimate {
-    /// Stored share with the pool and what is refused, in thousandths.
-    ratio_milli: u32,
-    decode_ns: u32,
-    encode_ns: u32,
-    /// Encoded share of what is not refused, in thousandths.
-    encoded_milli: u32,
-}
-
 struct Agent {
     rt: &'static Runtime,
     queue: Arc<Queue>,
@@ -368,7 +353,7 @@ impl Agent {
         let dictionary = self.rt.stores.dictionaries.newest().map_or(0, |d| d.version());
         let is_stale = dictionary != self.estimated_with || closed.is_multiple_of(ESTIMATE_EVERY);
         if self.estimates.is_empty() || is_stale {
-            self.estimates = self.estimate().unwrap_or_default();
+            self.estimates = estimate::of(self.rt).unwrap_or_default();
             self.estimated_with = dictionary;
         }
         if let Some(trainer) = &self.trainer {
@@ -455,103 +440,6 @@ impl Agent {
         let tiers: u64 = self.rt.stores.iter().map(|(_, t)| of_tier(t)).sum();
         (memory::heap_bytes() + stacks).saturating_sub(tiers)
     }
-
-    /// What each tier would make of the application's own pages: encodes a sample of those that
-    /// are at home. `None` if there are none.
-    fn estimate(&self) -> Option<Vec<Estimate>> {
-        let pages = training::sample_pages(self.rt, ESTIMATE_PAGES);
-        let mut encoders = self.rt.stores.encoders().ok()?;
-        let mut decoders = self.rt.stores.decoders().ok()?;
-        let cutoff = self.rt.stores.config.cutoff_bytes as usize;
-        if pages.is_empty() {
-            return None;
-        }
-        let mut out = Vec::new();
-        for (n, t) in self.rt.stores.config.tiers.iter().enumerate() {
-            if t.block_kib > 0 {
-                out.push(self.estimate_blocks(n, t)?);
-                continue;
-            }
-            let (mut encoded, mut decoded): (Page, Page) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
-            let mut trial = pool::open(t.pool, 1 << 16);
-            let (mut bytes, mut stored, mut whole, mut decode_ns) = (0u64, 0u64, 0u64, 0u64);
-            let mut encode_ns = Vec::with_capacity(pages.len());
-            for page in &pages {
-                let start = thread::now_ns();
-                let len = encoders.get(n)?.encode(page, &mut encoded[..cutoff]);
-                encode_ns.push(thread::now_ns() - start);
-                let Some(len) = len else {
-                    whole += PAGE_BYTES as u64;
-                    continue;
-                };
-                let start = thread::now_ns();
-                decoders.decode(t.codec, &encoded[..len], &mut decoded).ok()?;
-                decode_ns += thread::now_ns() - start;
-                trial.alloc(len, 0)?;
-                bytes += len as u64;
-                stored += 1;
-            }
-            // A small sample leaves most of zsmalloc's size classes with a run to fill, which a
-            // full pool does not have; that of the others is the same at any size.
-            let held = match t.pool {
-                terrace_core::tier::Pool::Zsmalloc => bytes + bytes / 16,
-                _ => trial.stats().pool_bytes,
-            };
-            let share = (held + whole) * 1000 / (pages.len() as u64 * PAGE_BYTES as u64);
-            // What a device takes for a read was measured when it was opened, and is since then.
-            let read_ns = self.rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
-            let ns = decode_ns.checked_div(stored).unwrap_or(0) + read_ns;
-            let encoded = (bytes * 1000).checked_div(stored * PAGE_BYTES as u64);
-            out.push(Estimate {
-                ratio_milli: share as u32,
-                decode_ns: ns as u32,
-                encode_ns: median(&mut encode_ns) as u32,
-                encoded_milli: encoded.unwrap_or(0) as u32,
-            });
-        }
-        Some(out)
-    }
-
-    /// As [`Agent::estimate`] for a tier of blocks: tries a few, of pages that lie side by side.
-    fn estimate_blocks(&self, n: usize, t: &TierConfig) -> Option<Estimate> {
-        let pages = usize::from(t.block_kib) / 4;
-        let cutoff = self.rt.stores.config.cutoff_bytes as usize;
-        let blocks = training::sample_runs(self.rt, ESTIMATE_BLOCKS, pages);
-        let try_out = |b: &Vec<u8>| blocks::try_out(t.level, b, cutoff, thread::now_ns);
-        let (mut tried, mut encode_ns) = (Vec::new(), Vec::new());
-        for block in &blocks {
-            let start = thread::now_ns();
-            let one = try_out(block);
-            let took = thread::now_ns() - start;
-            encode_ns.push(took.saturating_sub(one.map_or(0, |(_, decode_ns)| decode_ns)));
-            tried.push(one);
-        }
-        let (share, ns) = shares_of_blocks(&tried, pages * PAGE_BYTES);
-        let read_ns = self.rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
-        // A frame is read piece by piece.
-        let pieces = (pages as u64 * u64::from(share)).div_ceil(1000);
-        let decode_ns = (u64::from(ns) + read_ns * pieces) as u32;
-        let encode_ns = (median(&mut encode_ns) / pages as u64) as u32;
-        Some(Estimate { ratio_milli: share, decode_ns, encode_ns, encoded_milli: share })
-    }
-}
-
-/// The middle of these times: some are of moments when the thread had no processor. 0 of none.
-fn median(times: &mut [u64]) -> u64 {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or(0)
-}
-
-/// What a tier of blocks makes of neighbouring pages: stored share in thousandths, time to decode.
-/// Without blocks to try, a half: it is measured as soon as the tier holds something.
-fn shares_of_blocks(tried: &[Option<(usize, u64)>], bytes: usize) -> (u32, u32) {
-    const SHARE_UNKNOWN: u32 = 500;
-    let stored: usize = tried.iter().map(|b| b.map_or(bytes, |(len, _)| len)).sum();
-    let decode_ns: u64 = tried.iter().flatten().map(|(_, ns)| ns).sum();
-    let decoded = tried.iter().flatten().count() as u64;
-    let share = ((stored + stored / 16) * 1000).checked_div(tried.len() * bytes);
-    let ns = decode_ns.checked_div(decoded).unwrap_or(0);
-    (share.map_or(SHARE_UNKNOWN, |s| s as u32), ns as u32)
 }
 
 /// Drops what is planned and waits until no mover works. Nothing new may come meanwhile

@@ -16,6 +16,7 @@
 
 pub mod agent;
 pub mod crash;
+pub mod estimate;
 pub mod forks;
 pub mod interpose;
 pub mod kept;

@@ -6,11 +6,11 @@
 //! it (`terrace_store::codec::dictionary`). A second is made later if the data has changed enough
 //! for it to pay, and then there are no more.
 
+use crate::estimate;
 use crate::runtime::Runtime;
-use crate::sys::{proc, thread};
+use crate::sys::thread;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
 use terrace_store::Page;
 
 /// Pages looked at, and how many of them must be found for an attempt.
@@ -70,7 +70,8 @@ fn run(rt: &'static Runtime, bell: &Bell) {
         if attempts == ATTEMPTS_MAX || window < due || rt.stores.dictionaries.is_full() {
             continue;
         }
-        let pages = sample_pages(rt, SAMPLE_PAGES);
+        let mut pages: Vec<Box<Page>> = Vec::new();
+        estimate::each_page(rt, SAMPLE_PAGES, |page| pages.push(Box::new(*page)));
         if pages.len() < SAMPLES_MIN {
             continue;
         }
@@ -79,48 +80,4 @@ fn run(rt: &'static Runtime, bell: &Bell) {
         due = window.saturating_add(AGAIN_WINDOWS << attempts);
         attempts += 1;
     }
-}
-
-/// Copies of about `count` pages that are at home, spread over all regions; fewer if there are not
-/// so many.
-pub fn sample_pages(rt: &Runtime, count: usize) -> Vec<Box<Page>> {
-    let regions: Vec<_> = rt.table.all().into_iter().filter(|r| r.is_followed()).collect();
-    let mut pages = Vec::new();
-    for k in 0..count {
-        let Some(r) = regions.get(k * regions.len() / count) else { break };
-        let i = (k * 197) % REGION_PAGES;
-        let present = rt.pagemap.present(r.base).unwrap_or([0; 8]);
-        let home = r.word(i).state() == PageState::Home && r.is_registered(i);
-        if home && present[i / 64] >> (i % 64) & 1 == 1 {
-            let mut page = Box::new([0; PAGE_BYTES]);
-            if proc::read_application_page(r.address(i), &mut page) {
-                pages.push(page);
-            }
-        }
-    }
-    pages
-}
-
-/// Copies of at most `count` runs of so many neighbouring pages that are all at home.
-pub fn sample_runs(rt: &Runtime, count: usize, pages: usize) -> Vec<Vec<u8>> {
-    let regions: Vec<_> = rt.table.all().into_iter().filter(|r| r.is_followed()).collect();
-    let (mut runs, mut page) = (Vec::new(), Box::new([0; PAGE_BYTES]));
-    for k in 0..count {
-        let Some(r) = regions.get(k * regions.len() / count) else { break };
-        let first = (k * 197) % (REGION_PAGES - pages + 1);
-        let present = rt.pagemap.present(r.base).unwrap_or([0; 8]);
-        let mut run = Vec::with_capacity(pages * PAGE_BYTES);
-        for i in first..first + pages {
-            let home = r.word(i).state() == PageState::Home && r.is_registered(i);
-            let is_there = present[i / 64] >> (i % 64) & 1 == 1;
-            if !home || !is_there || !proc::read_application_page(r.address(i), &mut page) {
-                break;
-            }
-            run.extend_from_slice(&page[..]);
-        }
-        if run.len() == pages * PAGE_BYTES {
-            runs.push(run);
-        }
-    }
-    runs
 }

@@ -227,7 +227,7 @@ impl Slowdown {
         }
         self.pause = if is_broken { PAUSE_WINDOWS } else { self.pause.saturating_sub(1) };
         self.correction.learn(measured.faults);
-        if self.planned_pages >= LEARNT_PAGES_MIN {
+        if self.planned_pages >= LEARNT_PAGES_MIN && self.planned_ns > 0.0 {
             let seen = (measured.cpu_ns / self.planned_ns).clamp(1.0, LONGER_MAX);
             self.longer += LEARNT_WEIGHT * (seen - self.longer);
         }

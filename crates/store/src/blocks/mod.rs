@@ -404,21 +404,42 @@ impl Sealer {
     }
 }
 
-/// Decodes what a tier would make of these pages, for an estimate: bytes of the frame, and the time
-/// that `clock` says passes while one page of it is decoded. `None` if they do not compress.
-pub fn try_out(
-    level: i32,
-    pages: &[u8],
-    cutoff_bytes: usize,
-    clock: impl Fn() -> u64,
-) -> Option<(usize, u64)> {
-    let count = pages.len() / PAGE_SIZE;
-    let mut sealer = Sealer::new(level, count, cutoff_bytes)?;
-    let len = sealer.encoder.encode(pages, &mut sealer.out)?;
-    let mut reader = Reader::new()?;
-    let start = clock();
-    reader.try_out(sealer.out.get(..len)?, count)?;
-    Some((len, clock().saturating_sub(start)))
+/// Tries out what a tier would make of blocks, for an estimate.
+pub struct Trial {
+    sealer: Sealer,
+    reader: Reader,
+}
+
+/// What became of a block that was tried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tried {
+    /// Length of its frame in bytes; `None` if it does not compress.
+    pub len: Option<usize>,
+    /// Time to encode it in nanoseconds.
+    pub encode_ns: u64,
+    /// Time to decode as far as its middle page in nanoseconds; 0 if it does not compress.
+    pub decode_ns: u64,
+}
+
+impl Trial {
+    /// For blocks of at most so many pages. `None` if the library refuses.
+    pub fn new(level: i32, pages: usize, cutoff_bytes: usize) -> Option<Trial> {
+        Some(Trial { sealer: Sealer::new(level, pages, cutoff_bytes)?, reader: Reader::new()? })
+    }
+
+    /// Encodes a block and decodes it, by this clock of nanoseconds. `None` if what was encoded
+    /// cannot be decoded.
+    pub fn run(&mut self, pages: &[u8], clock: impl Fn() -> u64) -> Option<Tried> {
+        let start = clock();
+        let len = self.sealer.encoder.encode(pages, &mut self.sealer.out);
+        let encode_ns = clock().saturating_sub(start);
+        let Some(frame) = len.and_then(|len| self.sealer.out.get(..len)) else {
+            return Some(Tried { len: None, encode_ns, decode_ns: 0 });
+        };
+        let start = clock();
+        self.reader.try_out(frame, pages.len() / PAGE_SIZE)?;
+        Some(Tried { len, encode_ns, decode_ns: clock().saturating_sub(start) })
+    }
 }
 
 fn free_pieces(tier: &Tier, pieces: Option<Pieces>) {

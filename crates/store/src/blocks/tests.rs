@@ -380,3 +380,47 @@ fn blocks_in_a_file_give_back_what_they_took() {
     }
     assert_eq!((tier.stats().load_errors, tier.stats().pool.objects), (0, 0));
 }
+
+#[test]
+fn pages_and_blocks_are_read_with_one_decoder_in_any_order() {
+    let of_blocks = tier(Pool::Zsmalloc, 16, 1024);
+    let spec = TierSpec::new(Pool::Zsmalloc, Codec::Zstd, MediumSpec::dram(1.0));
+    let medium = Box::new(HeapMedium::new(1024 * PAGE_SIZE));
+    let of_pages = Tier::new(&spec, medium, CUTOFF_BYTES);
+    let mut encoder = encoder();
+    let mut single = DecoderSet::new([Codec::Zstd]).unwrap();
+    let alone = single.context_bytes();
+    single.add_blocks().unwrap();
+    assert!(single.context_bytes() < alone + (129 << 10), "the decoder is there twice");
+    let stored: Vec<(Handle, Handle)> = (0..64)
+        .map(|n| {
+            let scratch = &mut [0; PAGE_SIZE];
+            let blocks = of_blocks.store_page(&mut encoder, &text(n), scratch).unwrap();
+            (blocks, of_pages.store_page(&mut encoder, &text(100 + n), scratch).unwrap())
+        })
+        .collect();
+    let mut random = Random(7);
+    for _ in 0..1000 {
+        let n = random.below(64);
+        match random.below(2) {
+            0 => assert!(load(&of_blocks, &mut single, stored[n].0) == Ok(text(n as u64))),
+            _ => assert!(load(&of_pages, &mut single, stored[n].1) == Ok(text(100 + n as u64))),
+        }
+    }
+}
+
+#[test]
+fn a_trial_says_what_a_block_would_take() {
+    let mut trial = Trial::new(3, 4, CUTOFF_BYTES).unwrap();
+    let ticks = core::cell::Cell::new(0);
+    let clock = || ticks.replace(ticks.get() + 10);
+    let block: Vec<u8> = (0..4).flat_map(text).collect();
+    for _ in 0..2 {
+        let tried = trial.run(&block, clock).unwrap();
+        assert!(tried.len.is_some_and(|len| len < block.len() / 2), "{tried:?}");
+        assert_eq!((tried.encode_ns, tried.decode_ns), (10, 10));
+    }
+    let hard: Vec<u8> = (0..4).flat_map(noise).collect();
+    assert_eq!(trial.run(&hard, clock), Some(Tried { len: None, encode_ns: 10, decode_ns: 0 }));
+    assert!(trial.run(&block, clock).unwrap().len.is_some(), "it forgets what did not fit");
+}

@@ -18,7 +18,8 @@
 //! | zstd-dict | as zstd and the tables of a dictionary, 1 Mi at most | 94 Ki |
 //! | lz4-dict | 32 Ki (two hash tables) | 0 |
 //!
-//! What reads blocks of zstd takes 128 Ki besides zstd's decoder, where a tier has blocks ([`crate::blocks`]).
+//! What reads blocks of zstd takes 128 Ki besides zstd's decoder, where a tier has blocks
+//! ([`crate::blocks`]).
 //!
 //! A dictionary itself takes its length and 27 Ki, once for the process ([`dictionary`]).
 //!
