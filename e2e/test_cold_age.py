@@ -38,9 +38,9 @@ def test_cold_memory_goes_far_after_the_warm_up(sandbox: Sandbox, program: Compi
         text = sandbox.terrace("status").stdout
         assert run.conclude() == 0
     outcome = outcome_of(windows)
-    # Half of the memory is cold. How much of it goes down in 35 s hangs on what was seen by then,
-    # and what is down at the end on the last minutes: on a crowded machine the threshold rises.
-    assert max(w["cold_age"]["coverage"] for w in windows) > 0.03, outcome
+    # Half of the memory is cold. How much of it goes down in 35 s hangs on what was seen by then.
+    # The last window may be of the time in which everything is read, and then all of it is back.
+    assert outcome.coverage_mean > 0.03, outcome
     # How many minutes keep the promised rate is measured by cold_age.py, and was 97.8 % of them
     # (docs/cold-age.md): a program that gets no processor looks idle, so it hangs on the machine.
     assert outcome.promotion_rate_p50 <= outcome.promotion_rate_allowed, outcome
