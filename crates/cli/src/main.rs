@@ -90,7 +90,21 @@ enum BenchVerb {
     Work(bench::workloads::WorkArgs),
 }
 
+/// A reader that has read enough, such as `head`, is no failure of ours: no panic, no trace, and
+/// the status that a shell gives to an end by SIGPIPE.
+fn end_quietly_without_a_reader() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload_as_str().unwrap_or_default();
+        if said.starts_with("failed printing to stdout") && said.contains("Broken pipe") {
+            std::process::exit(128 + libc::SIGPIPE);
+        }
+        usual(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_quietly_without_a_reader();
     let outcome = match Cli::parse().verb {
         Verb::Run(args) => run::run(args),
         Verb::Attach(args) => run::attach::attach(args),

@@ -12,7 +12,8 @@
 //! and for the right prices the two sides differ by no more than a few items (Everett 1963). So:
 //!
 //! 1. *Prices* are searched on a sample of the items: a price is 0 if its limit would be kept
-//!    anyway, otherwise as low as keeps it. Several limits take turns, a few rounds.
+//!    anyway, otherwise as low as keeps it. Several limits take turns, a few rounds. Where there
+//!    are many items a larger sample follows a small one.
 //! 2. *One full solution* at these prices gives the bound, and tells how far the sample was off.
 //!    If by too much, the search is repeated with that known.
 //! 3. *Repair*: what is over a limit leaves it, and what room is left is filled, cheapest in time
@@ -23,11 +24,21 @@
 //! A limit is of matter and the budget is of wishes: where both cannot be kept the limits are, with
 //! the least money they allow ([`Limited::cheapest`]), and the answer says so.
 
+use core::cmp::Ordering;
+
 use super::mckp::{totals, Choices, Sample, Solution, Solver, GAP_ACCEPTED};
 use crate::tier::{TierId, MAX_TIERS};
 
 /// Items on which prices are searched: 40 solutions of so many take as long as one of 200,000.
 const SAMPLE: usize = 1 << 12;
+
+/// From so many items on prices are then searched again near those found, on more of them: that
+/// takes less time than the full solution that it saves.
+const FINE_FROM: usize = 1 << 18;
+const SAMPLE_FINE: usize = 1 << 14;
+
+/// So far from its limit, as a share of that, what a price gives away is not worth a repair.
+const FAR: f64 = 0.1;
 
 /// Full solutions for one answer.
 const ATTEMPTS: usize = 3;
@@ -48,6 +59,9 @@ const GAP_ENOUGH: f64 = 2.5e-4;
 
 /// First, repair only looks at changes that cost less than this share of what they gain.
 const NARROW: f64 = 0.02;
+
+/// Candidates of a round that are sorted before the first is taken.
+const FIRST_SORTED: usize = 1 << 12;
 
 /// A price so far from the first one does not keep its limit, or need not be 0.
 const OUTLANDISH: f64 = 1e9;
@@ -115,16 +129,25 @@ pub struct Limited {
     prices: Vec<f64>,
     /// Those of [`Limited::cheapest`], which are of money.
     prices_of_money: Vec<f64>,
+    /// [`FINE_FROM`]; tests make it small.
+    fine_from: usize,
 }
 
 impl Default for Limited {
     fn default() -> Limited {
         let (solver, quick) = (Solver::default(), Solver::without_closing());
-        Limited { solver, quick, prices: Vec::new(), prices_of_money: Vec::new() }
+        let (prices, prices_of_money) = (Vec::new(), Vec::new());
+        Limited { solver, quick, prices, prices_of_money, fine_from: FINE_FROM }
     }
 }
 
 impl Limited {
+    /// The same with a second, larger sample from so many items on.
+    #[cfg(test)]
+    pub(super) fn with_fine_from(items: usize) -> Limited {
+        Limited { fine_from: items, ..Limited::default() }
+    }
+
     /// As [`Solver::solve`], within these limits.
     ///
     /// # Panics
@@ -151,7 +174,8 @@ impl Limited {
             // There is an answer, and what money it leaves buys time.
             let prices = vec![0.0; limits.len()];
             let priced = Priced::new(costs, limits, &prices);
-            answer = Repair::new(costs, limits, &priced, budget, answer.solution).run();
+            let used = limits.iter().map(|l| used_by(costs, &answer.solution.choice, l)).collect();
+            answer = Repair::new(costs, limits, &priced, budget, answer.solution, used).run();
             answer.solution.bounded_by(bound);
         }
         answer
@@ -182,20 +206,20 @@ impl Limited {
         budget: f64,
         current: &[u8],
     ) -> Option<Answer> {
-        let sample = Sample::new(costs, SAMPLE);
-        let here = sample.of(current);
-        let sample = Dense::of(&sample);
-        let share = sample.items() as f64 / costs.items() as f64;
-        let mut goals: Vec<Limit> =
-            limits.iter().map(|l| Limit { bytes: l.bytes * share, ..*l }).collect();
+        let coarse = Drawn::new(costs, current, SAMPLE);
+        let fine = costs.items() >= self.fine_from;
+        let fine = fine.then(|| Drawn::new(costs, current, SAMPLE_FINE));
+        let mut goals: Vec<f64> = limits.iter().map(|limit| limit.bytes).collect();
         let (mut best, mut bound): (Option<Answer>, f64) = (None, 0.0);
         let attempts = match costs.items() {
-            n if n == sample.items() => 1, // nothing is unknown
+            n if n == coarse.here.items() => 1, // nothing is unknown
             n if n <= SMALL => ATTEMPTS_SMALL,
             _ => ATTEMPTS,
         };
-        for _ in 0..attempts {
-            self.search(&sample, &goals, budget * share, &here);
+        for left in (0..attempts).rev() {
+            for drawn in [Some(&coarse), fine.as_ref()].into_iter().flatten() {
+                self.search(drawn, limits, &goals, budget);
+            }
             let priced = Priced::new(costs, limits, &self.prices);
             let found = self.solver.solve(&priced, budget, current);
             if !found.feasible {
@@ -203,9 +227,23 @@ impl Limited {
             }
             let paid: f64 = limits.iter().zip(&self.prices).map(|(l, p)| l.bytes * p).sum();
             bound = bound.max(found.lp_bound - paid);
-            let mut repair = Repair::new(costs, limits, &priced, budget, found);
-            let before = repair.used.clone();
-            let answer = repair.run();
+            let used: Vec<f64> =
+                limits.iter().map(|limit| used_by(costs, &found.choice, limit)).collect();
+            // What the sample promised and what came: the next search aims as much lower or higher.
+            let mut is_near = true;
+            for (((goal, limit), used), price) in
+                goals.iter_mut().zip(limits).zip(&used).zip(&self.prices)
+            {
+                if limit.bytes > 0.0 && (*used > 0.0 || *price > 0.0) {
+                    *goal *= (limit.bytes / used).clamp(0.5, 2.0);
+                }
+                let off = (limit.bytes - used).abs() > FAR * limit.bytes;
+                is_near &= !off || (*price == 0.0 && *used <= limit.bytes);
+            }
+            if !is_near && left > 0 && fine.is_some() {
+                continue;
+            }
+            let answer = Repair::new(costs, limits, &priced, budget, found, used).run();
             let is_better = best.as_ref().is_none_or(|best| {
                 let rank = |a: &Answer| (!a.is_within, !a.solution.feasible);
                 (rank(&answer), answer.solution.perf) < (rank(best), best.solution.perf)
@@ -218,12 +256,6 @@ impl Limited {
             if done && perf - bound <= GAP_ENOUGH * perf {
                 break;
             }
-            // What the sample promised and what came: the next search aims as much lower or higher.
-            for ((goal, limit), used) in goals.iter_mut().zip(limits).zip(&before) {
-                if *used > 0.0 {
-                    goal.bytes *= (limit.bytes / used).clamp(0.5, 2.0);
-                }
-            }
         }
         best.map(|mut best| {
             best.solution.bounded_by(bound);
@@ -232,14 +264,17 @@ impl Limited {
     }
 
     /// Step 1: prices at which the sample keeps its limits.
-    fn search<C: Choices>(&mut self, sample: &C, limits: &[Limit], budget: f64, current: &[u8]) {
+    fn search(&mut self, drawn: &Drawn, limits: &[Limit], goals: &[f64], budget: f64) {
+        let goals = limits.iter().zip(goals);
+        let limits: Vec<Limit> =
+            goals.map(|(l, goal)| Limit { bytes: goal * drawn.share, ..*l }).collect();
         if self.prices.len() != limits.len() {
             self.prices = vec![0.0; limits.len()];
         }
         let rounds = if limits.len() == 1 { 1 } else { ROUNDS };
         for _ in 0..rounds {
             for at in 0..limits.len() {
-                self.search_one(sample, limits, at, budget, current);
+                self.search_one(drawn, &limits, at, budget * drawn.share);
             }
         }
     }
@@ -247,20 +282,14 @@ impl Limited {
     /// The least price of limit `at` at which the sample keeps it, the others given; 0 if it does
     /// anyway. Between the last price that does not and the first that does, the former: repair
     /// moves what is too much better than what is missing.
-    fn search_one<C: Choices>(
-        &mut self,
-        sample: &C,
-        limits: &[Limit],
-        at: usize,
-        budget: f64,
-        current: &[u8],
-    ) {
+    fn search_one(&mut self, drawn: &Drawn, limits: &[Limit], at: usize, budget: f64) {
+        let sample = &drawn.here;
         let limit = limits[at];
         let guess = self.prices[at];
         let mut is_over = |prices: &mut Vec<f64>, price: f64| {
             prices[at] = price;
             let priced = Priced::new(sample, limits, prices);
-            let choice = self.quick.solve(&priced, budget, current).choice;
+            let choice = self.quick.solve(&priced, budget, &drawn.current).choice;
             used_by(sample, &choice, &limit) > limit.most()
         };
         let prices = &mut self.prices;
@@ -296,7 +325,25 @@ impl Limited {
                 high = middle;
             }
         }
-        prices[at] = low;
+        // Where there is no room at all nothing is to be moved there by repair.
+        prices[at] = if limit.bytes > 0.0 { low } else { high };
+    }
+}
+
+/// Items drawn from all, on which prices are searched.
+struct Drawn {
+    here: Dense,
+    /// The option that each is in.
+    current: Vec<u8>,
+    /// Items drawn, of all.
+    share: f64,
+}
+
+impl Drawn {
+    fn new<C: Choices>(costs: &C, current: &[u8], items: usize) -> Drawn {
+        let sample = Sample::new(costs, items);
+        let share = sample.items() as f64 / costs.items() as f64;
+        Drawn { here: Dense::of(&sample), current: sample.of(current), share }
     }
 }
 
@@ -473,6 +520,13 @@ struct Candidate {
     option: u8,
 }
 
+impl Candidate {
+    /// Cheapest first, and one order for all.
+    fn order(a: &Candidate, b: &Candidate) -> Ordering {
+        a.rate.total_cmp(&b.rate).then(a.item.cmp(&b.item)).then(a.option.cmp(&b.option))
+    }
+}
+
 /// What a round of repair is after.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Goal {
@@ -493,10 +547,10 @@ impl<'a, C: Choices> Repair<'a, C> {
         priced: &'a Priced<'a, C>,
         budget: f64,
         found: Solution,
+        used: Vec<f64>,
     ) -> Repair<'a, C> {
         let choice = found.choice;
         let (perf, tco) = totals(costs, &choice);
-        let used = limits.iter().map(|limit| used_by(costs, &choice, limit)).collect();
         let (lambda, candidates, near) = (found.lambda, Vec::new(), Vec::new());
         let mut repair = Repair {
             costs,
@@ -609,17 +663,24 @@ impl<'a, C: Choices> Repair<'a, C> {
                 self.collect(goal, dearest, 0..self.choice.len());
             }
             let mut candidates = core::mem::take(&mut self.candidates);
-            candidates.sort_unstable_by(|a, b| {
-                a.rate.total_cmp(&b.rate).then(a.item.cmp(&b.item)).then(a.option.cmp(&b.option))
-            });
-            for candidate in &candidates {
-                if self.is_met(goal) {
-                    break;
+            // Mostly few of them are needed: the cheapest first, then twice as many each time.
+            let (mut rest, mut count) = (&mut candidates[..], FIRST_SORTED);
+            while !rest.is_empty() && !self.is_met(goal) {
+                if count < rest.len() {
+                    rest.select_nth_unstable_by(count, Candidate::order);
                 }
-                let (item, to) = (candidate.item as usize, usize::from(candidate.option));
-                if self.helps(goal, item, to) && self.fits(goal, item, to) {
-                    self.change(item, to);
+                let (cheapest, dearer) = rest.split_at_mut(count.min(rest.len()));
+                cheapest.sort_unstable_by(Candidate::order);
+                for candidate in &*cheapest {
+                    if self.is_met(goal) {
+                        break;
+                    }
+                    let (item, to) = (candidate.item as usize, usize::from(candidate.option));
+                    if self.helps(goal, item, to) && self.fits(goal, item, to) {
+                        self.change(item, to);
+                    }
                 }
+                (rest, count) = (dearer, 2 * count);
             }
             self.candidates = candidates;
         }

@@ -159,9 +159,11 @@ fn equal_regions_fill_a_medium_to_the_brim() {
 
 #[test]
 fn large_problems_with_limits_are_within_a_thousandth_of_their_bound() {
-    for (seed, share, alpha) in [(1, 0.5, 0.3), (2, 0.9, 0.1), (3, 0.1, 0.5), (4, 1.5, 0.05)] {
+    let cases = [(1, 0.5, 0.3), (2, 0.9, 0.1), (3, 0.1, 0.5), (4, 1.5, 0.05), (5, 0.01, 0.1)];
+    for ((seed, share, alpha), fine) in cases.iter().flat_map(|&c| [(c, false), (c, true)]) {
         let instance = large(30_000, seed, share, alpha);
-        let answer = Limited::default().solve(&instance, &instance.limits, instance.budget, &[]);
+        let mut solver = Limited::with_fine_from(if fine { 20_000 } else { usize::MAX });
+        let answer = solver.solve(&instance, &instance.limits, instance.budget, &[]);
         let (perf, tco, kept) = instance.judge(&answer.solution.choice);
         assert!(kept && answer.is_within, "seed {seed}");
         let solution = &answer.solution;
@@ -170,6 +172,22 @@ fn large_problems_with_limits_are_within_a_thousandth_of_their_bound() {
         assert_eq!(perf, solution.perf);
         assert!(free.perf <= perf, "limits cannot help");
         assert!(solution.gap_to_lp <= 1e-3, "seed {seed}: gap {}", solution.gap_to_lp);
+    }
+}
+
+#[test]
+fn media_without_room_stay_empty() {
+    let mut instance = large(30_000, 6, 0.5, 0.3);
+    for tiers in [vec![0], vec![0, 1]] {
+        for &tier in &tiers {
+            instance.limits[tier].take(f64::INFINITY);
+        }
+        for mut solver in [Limited::default(), Limited::with_fine_from(20_000)] {
+            let answer = solver.solve(&instance, &instance.limits, instance.budget, &[]);
+            let (_, tco, kept) = instance.judge(&answer.solution.choice);
+            assert!(kept && answer.is_within && tco <= instance.budget, "{tiers:?}");
+            assert!(answer.solution.gap_to_lp <= 5e-3, "gap {}", answer.solution.gap_to_lp);
+        }
     }
 }
 
