@@ -111,6 +111,10 @@ pub(super) struct Second {
     pub work: f64,
     /// Seconds that this work took: less than passed where the load also checks what it did.
     pub work_s: f64,
+    /// Work of the plain server that took turns with this one, 0 if none did.
+    pub beside_work: f64,
+    /// Seconds that this took.
+    pub beside_s: f64,
     /// 99th percentile in microseconds.
     pub p99_us: f64,
 }

@@ -35,13 +35,14 @@ const GRID_QUICK: &[f64] = &[0.9, 0.5, 0.1];
 /// Runs every workload with --max-slowdown, with each fixed alpha of a grid and on plain DRAM, in
 /// rounds, each round in another order with DRAM before, between and after. In the middle of the
 /// measured part other data becomes popular. Steady state is the measured part without the two
-/// windows after that. A run that has ended is a file in DIR/runs; started again with the same
+/// windows after that. Servers take turns with a plain one, as in `bench paper`. A run that has ended is a file in DIR/runs; started again with the same
 /// settings, it goes on where it was interrupted.
 ///
 /// DIR: report.md, results.json, settings.json, runs/*.json.
 ///
 /// JSON (--json, results.json): `workloads[]` with `name`, `target` (share), `measured` (slowdown
-/// in steady state: time for the same work over that of DRAM, less 1), `tco_saved`,
+/// in steady state: time for the same work over that of DRAM, less 1; of servers both over that of
+/// the plain one they took turns with), `tco_saved`,
 /// `tco_saved_best_grid` (the largest saving among the alphas that were at most `target` slower;
 /// nothing is interpolated), `best_grid_alpha`, `grid[]`, `change` (windows after the change),
 /// `noise`, `bars[]` (`what`, `measured`, `verdict`), `undecided`, `runs_raw[]`;
@@ -100,8 +101,7 @@ impl SlowdownArgs {
             window_s: self.pick(self.window, WINDOW_S_DEFAULT, 1.0),
             seed: self.series.seed,
             phase_at_s: self.phase_at.unwrap_or(seconds / 2.0),
-            // Windows are compared one by one, and turns would be a part of each.
-            has_beside: false,
+            has_beside: true,
         };
         check(&settings)?;
         ensure!(settings.window_s >= 1.0, "--window must be at least 1: loads report every second");

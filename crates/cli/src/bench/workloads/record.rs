@@ -66,6 +66,8 @@ pub(super) struct Recorder {
     /// Time in this second, and in all of the measured part, that something else had.
     second_aside: Duration,
     aside: Duration,
+    /// What a plain server did in this second, and in how much of it.
+    second_beside: (u64, Duration),
     all: Histogram<u64>,
     ops: u64,
     busy: Duration,
@@ -97,6 +99,7 @@ impl Recorder {
             second_busy: Duration::ZERO,
             second_aside: Duration::ZERO,
             aside: Duration::ZERO,
+            second_beside: (0, Duration::ZERO),
             all: histogram(),
             ops: 0,
             busy: Duration::ZERO,
@@ -119,6 +122,12 @@ impl Recorder {
         if self.is_measuring() {
             self.aside += time;
         }
+    }
+
+    /// In such time a plain server did so many operations, in so much of it.
+    pub(super) fn beside(&mut self, ops: u64, time: Duration) {
+        self.second_beside.0 += ops;
+        self.second_beside.1 += time;
     }
 
     /// Whether load counts now.
@@ -226,7 +235,7 @@ impl Recorder {
             Clock::Wall => (now - self.written_at).saturating_sub(self.second_aside),
             Clock::Busy => self.second_busy,
         };
-        let line = json!({
+        let mut line = json!({
             "t_s": seconds(now - self.ready_at),
             "ops": self.second_ops,
             "work": self.second_work,
@@ -238,6 +247,11 @@ impl Recorder {
             "measuring": self.phase == Phase::Measure,
             "wrong": self.wrong,
         });
+        let (ops, time) = core::mem::take(&mut self.second_beside);
+        if !time.is_zero() {
+            line["beside_work"] = ops.into();
+            line["beside_s"] = time.as_secs_f64().into();
+        }
         self.second.reset();
         (self.second_ops, self.second_work) = (0, 0.0);
         (self.second_busy, self.written_at) = (Duration::ZERO, now);

@@ -61,25 +61,57 @@ fn begin_s(run: &Record) -> f64 {
 
 /// Seconds for a unit of work in these parts of a run; not a number where none was done.
 pub(super) fn seconds_per_work(run: &Record, parts: &[Range<f64>]) -> f64 {
+    let (own, _) = done_in(run, parts);
+    own.seconds_per_unit()
+}
+
+/// The same, of a server that took turns with a plain one over what that took: what runs are
+/// compared by.
+pub(super) fn relative(run: &Record, parts: &[Range<f64>]) -> f64 {
+    let (own, beside) = done_in(run, parts);
+    if run.load.beside.is_some() {
+        own.seconds_per_unit() / beside.seconds_per_unit()
+    } else {
+        own.seconds_per_unit()
+    }
+}
+
+/// Work and the seconds that it took.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    work: f64,
+    time_s: f64,
+}
+
+impl Done {
+    fn seconds_per_unit(self) -> f64 {
+        if self.work > 0.0 {
+            self.time_s / self.work
+        } else {
+            f64::NAN
+        }
+    }
+}
+
+/// What a run did in these parts, and what the plain server did that took turns with it.
+fn done_in(run: &Record, parts: &[Range<f64>]) -> (Done, Done) {
     let begin = begin_s(run);
     let is_in = |from: f64, to: f64| {
         parts.iter().any(|part| from >= part.start - SLACK_S && to <= part.end + SLACK_S)
     };
-    let (mut work, mut time, mut last) = (0.0, 0.0, 0.0);
+    let (mut own, mut beside, mut last) = (Done::default(), Done::default(), 0.0);
     for second in &run.seconds {
         let (from, to) = (last - begin, second.t_s - begin);
         last = second.t_s;
         if is_in(from, to) {
-            let (done, took) = of_second(second, to - from);
-            work += done;
-            time += took;
+            let (work, time_s) = of_second(second, to - from);
+            own.work += work;
+            own.time_s += time_s;
+            beside.work += second.beside_work;
+            beside.time_s += second.beside_s;
         }
     }
-    if work > 0.0 {
-        time / work
-    } else {
-        f64::NAN
-    }
+    (own, beside)
 }
 
 /// Work and its time; of a load that tells neither, operations and the time that passed.
@@ -192,6 +224,26 @@ mod tests {
         assert!((seconds_per_work(&run, &all) - 20.0 / 1700.0).abs() < 1e-4);
         run.seconds.clear();
         assert!(seconds_per_work(&run, &all).is_nan() && usd(&run, &[90.0..99.0]).is_nan());
+    }
+
+    #[test]
+    fn of_turns_the_machine_is_in_both() {
+        let mut run = run("alpha-0.5", 100.0, 0.0);
+        // Half as quick as the plain server, on a machine that gets slower all the time.
+        for second in &mut run.seconds {
+            let quick = 1.0 / (1.0 + second.t_s / 10.0);
+            (second.work, second.work_s) = (65.0 * quick, 0.65);
+            (second.beside_work, second.beside_s) = (60.0 * quick, 0.3);
+        }
+        let (all, late) = ([0.0..20.0], [15.0..20.0]);
+        assert!(seconds_per_work(&run, &late) > 1.2 * seconds_per_work(&run, &all));
+        // Nobody took turns with it: its own figure.
+        assert_eq!(relative(&run, &all), seconds_per_work(&run, &all));
+        run.load.beside = Some(Box::default());
+        assert!((relative(&run, &all) - 2.0).abs() < 1e-9);
+        assert!((relative(&run, &late) - 2.0).abs() < 1e-9);
+        run.seconds.iter_mut().for_each(|s| (s.beside_work, s.beside_s) = (0.0, 0.0));
+        assert!(relative(&run, &all).is_nan(), "not a share of nothing");
     }
 
     #[test]

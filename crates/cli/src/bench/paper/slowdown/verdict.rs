@@ -191,7 +191,7 @@ fn workload(
         .collect();
     let noise = Noise {
         pairs: pairs(&plain).len(),
-        slowdown: noise_of(&plain, |r| steady::seconds_per_work(r, &steady)),
+        slowdown: noise_of(&plain, |r| steady::relative(r, &steady)),
         usd: noise_of(&plain, |r| steady::usd(r, &steady)),
     };
     let change = change(records, &plain, asked, settings);
@@ -223,7 +223,7 @@ fn workload(
 
 /// Time for the same work over that of the plain runs beside it, less 1.
 fn slowdown(run: &Record, base: &Baseline<'_>, parts: &[Range<f64>]) -> f64 {
-    let of = |r: &Record| steady::seconds_per_work(r, parts);
+    let of = |r: &Record| steady::relative(r, parts);
     of(run) / base.get(of) - 1.0
 }
 
@@ -325,9 +325,9 @@ fn change(
         Some(Estimate::of(all)).filter(|e| e.n > 0).map_or(f64::NAN, |e| e.median)
     };
     let slowdowns: Vec<f64> = windows.iter().map(of).collect();
-    let noises = windows.iter().map(|window| {
-        noise_of(plain, |r| steady::seconds_per_work(r, std::slice::from_ref(window)))
-    });
+    let noises = windows
+        .iter()
+        .map(|window| noise_of(plain, |r| steady::relative(r, std::slice::from_ref(window))));
     let change = Change {
         at_s: settings.phase_at_s,
         windows_until_inside: steady::windows_until_inside(&slowdowns, BROKEN * asked.target),

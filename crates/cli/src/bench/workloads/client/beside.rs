@@ -91,9 +91,12 @@ impl<'a> Beside<'a> {
             let _halted = Halted::stop(&self.halt);
             let from = Instant::now() + SETTLE;
             let (until, tally) = (from + BESIDE_SLICE, &mut self.tally);
+            let before = tally.latencies.len();
             self.side.turn(&mut Turn::Beside { from, until, tally }, recorder)?;
             if recorder.is_measuring() {
-                self.tally.time += from.elapsed();
+                let time = from.elapsed();
+                self.tally.time += time;
+                recorder.beside(self.tally.latencies.len() - before, time);
             }
         }
         recorder.note("beside", self.tally.json());
