@@ -16,8 +16,9 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
+use terrace_core::load::Load;
 
-use crate::config::{Config, PolicyKind, Threshold};
+use crate::config::{Config, PolicyKind, Threshold, WINDOW_S_DEFAULT};
 use crate::demo::random::mix;
 use crate::preset::Preset;
 use crate::trace::read::{self, Trace};
@@ -70,6 +71,9 @@ pub struct SimArgs {
     /// Windows of a generated trace
     #[arg(long, default_value_t = 400, requires = "generate")]
     windows: u32,
+    /// Length of its windows in seconds; a window of any length touches as much
+    #[arg(long, default_value_t = WINDOW_S_DEFAULT, requires = "generate")]
+    window: f64,
     /// Join the traces into one of all their applications
     #[arg(long, requires = "out")]
     merge: bool,
@@ -82,7 +86,9 @@ pub struct SimArgs {
 pub fn run(args: SimArgs) -> Result<String> {
     if let (Some(kind), Some(out)) = (args.generate, &args.out) {
         ensure!(args.regions > 0 && args.windows > 0, "--regions and --windows must not be 0");
-        let config = config(args.tiers.as_deref().unwrap_or(Preset::Auto.name()))?;
+        ensure!(args.window >= 0.01 && args.window <= 86_400.0, "--window must be 0.01 to 86400");
+        let mut config = config(args.tiers.as_deref().unwrap_or(Preset::Auto.name()))?;
+        config.run.window_s = args.window;
         let size = generate::Size { regions: args.regions, windows: args.windows, seed: args.seed };
         let mut trace = generate::generate(kind, size, &config);
         return save(&mut trace, out);
@@ -179,6 +185,25 @@ pub fn merge(traces: Vec<Trace>) -> Result<Trace> {
     Ok(all)
 }
 
+/// What is left of each application, beside the share of everything else that goes with it: less
+/// memory is waited for by less of a thread.
+fn sampled(mut loads: Vec<Load>, whole: &[Load]) -> Vec<Load> {
+    let pages = |load: &Load| -> f64 {
+        load.areas.iter().flat_map(|area| &area.pages).map(|pages| f64::from(*pages)).sum()
+    };
+    for load in &mut loads {
+        let Some(of) = whole.iter().find(|of| of.pid == load.pid) else { continue };
+        let share = pages(load) / pages(of).max(1.0);
+        let later = load.first.saturating_sub(of.first) as usize;
+        for (clock, of) in load.clocks.iter_mut().zip(of.clocks.iter().skip(later)) {
+            clock.running_ns *= share;
+            clock.overhead_bytes *= share;
+            clock.beside_bytes = of.beside_bytes * share;
+        }
+    }
+    loads
+}
+
 fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
     let mut trace = read::read(path)?;
     ensure!(args.sample > 0, "--sample must not be 0");
@@ -194,22 +219,12 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
     };
     let live_loads = replay::loads(&trace, &from)?;
     let live = replay::live(&trace, &live_loads).filter(|_| args.tiers.is_none());
-    let loads = if args.sample > 1 {
-        trace.batch.rows.retain(|row| mix(row.region ^ args.seed).is_multiple_of(args.sample));
-        let mut loads = replay::loads(&trace, &from)?;
-        // Less memory is waited for by less of a thread.
-        for clock in loads.iter_mut().flat_map(|load| &mut load.clocks) {
-            clock.running_ns /= args.sample as f64;
-            clock.overhead_bytes /= args.sample as f64;
+    let loads = match args.sample {
+        1 => live_loads,
+        n => {
+            trace.batch.rows.retain(|row| mix(row.region ^ args.seed).is_multiple_of(n));
+            sampled(replay::loads(&trace, &from)?, &live_loads)
         }
-        for (load, whole) in loads.iter_mut().zip(&live_loads) {
-            for (clock, of) in load.clocks.iter_mut().zip(&whole.clocks) {
-                clock.beside_bytes = of.beside_bytes / args.sample as f64;
-            }
-        }
-        loads
-    } else {
-        live_loads
     };
     let mut asked = args.policies.candidates(&base)?;
     let as_recorded = live.is_some().then(|| recorded(&trace.meta.policy, &base)).flatten();
@@ -265,7 +280,7 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
 }
 
 /// Share of the touches that go to cores.
-fn core_share(loads: &[terrace_core::load::Load]) -> f64 {
+fn core_share(loads: &[Load]) -> f64 {
     let areas = || loads.iter().flat_map(|load| &load.areas);
     let touched: f64 = areas().flat_map(|a| &a.touched).map(|&t| f64::from(t)).sum();
     let core = areas().map(|a| f64::from(a.core_pages) * a.touched.len() as f64);

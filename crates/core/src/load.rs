@@ -86,7 +86,9 @@ pub struct Clock {
 pub struct Load {
     /// Its process.
     pub pid: u32,
-    /// Its windows.
+    /// Number of its first window in the recording.
+    pub first: u32,
+    /// Its windows, from that on.
     pub clocks: Vec<Clock>,
     /// Its regions, in the order of their first windows.
     pub areas: Vec<Area>,

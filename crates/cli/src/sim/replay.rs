@@ -68,7 +68,7 @@ fn load(trace: &Trace, pid: u32, mut rows: Vec<&Row>, from: &[Option<usize>]) ->
         areas_of(&recorded, fault_share)
     };
     let clocks = clocks(trace.meta.window_s, windows, &rows, first, process);
-    Load { pid, clocks, areas, fault_share }
+    Load { pid, first, clocks, areas, fault_share }
 }
 
 fn ratios(rows: &[&Row], from: &[Option<usize>]) -> Ratios {

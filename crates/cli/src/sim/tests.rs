@@ -19,6 +19,7 @@ fn args(path: &Path) -> SimArgs {
         generate: None,
         regions: 0,
         windows: 0,
+        window: 5.0,
         merge: false,
         out: None,
     }
