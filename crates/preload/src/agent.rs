@@ -298,8 +298,14 @@ impl Agent {
 
     /// Serves one planner until it is gone.
     fn serve(&mut self) {
+        let (rt, queue) = (self.rt, self.queue.clone());
+        let mut idle = || {
+            if rt.stores.iter().any(|(_, tier)| tier.stats().pool.objects > 0) {
+                queue.ask_to_tidy();
+            }
+        };
         loop {
-            let nonsense = match self.link.receive() {
+            let nonsense = match self.link.receive_or(&mut idle) {
                 Ok(ToRuntime::Window(n)) => {
                     self.window(n);
                     continue;

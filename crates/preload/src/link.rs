@@ -18,10 +18,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 use terrace_core::wire::{encode_refusal, split_message, FromRuntime, ToRuntime};
 
 /// Between two attempts at what the kernel has no memory for.
 const RETRY_US: u64 = 1000;
+/// How often the agent is told that it waits.
+const IDLE_EVERY: Duration = Duration::from_millis(500);
 
 /// Why there is no next message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +84,9 @@ impl Link {
         interpose::protect_fd(raised);
         STREAM_FD.store(raised, Ordering::Relaxed);
         let stream = proc::stream_from(raised);
+        // Now, and not for each message: by then the program may have forbidden the call to all of
+        // its threads.
+        let _ = stream.set_read_timeout(Some(IDLE_EVERY));
         Some(Link { stream, buffer: Vec::new(), door: open_door(path), owner })
     }
 
@@ -100,6 +106,11 @@ impl Link {
 
     /// The next message.
     pub fn receive(&mut self) -> Result<ToRuntime, End> {
+        self.receive_or(&mut || {})
+    }
+
+    /// The next message; while there is none, `idle` is called twice a second.
+    pub fn receive_or(&mut self, idle: &mut dyn FnMut()) -> Result<ToRuntime, End> {
         loop {
             match split_message(&self.buffer).map_err(|_| End::Nonsense)? {
                 Some((body, used)) => {
@@ -112,6 +123,7 @@ impl Link {
                     match self.stream.read(&mut chunk) {
                         Ok(0) => return Err(End::Gone),
                         Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                        Err(e) if e.kind() == ErrorKind::WouldBlock => idle(),
                         Err(e) if may_pass(&e) => thread::sleep_us(RETRY_US),
                         Err(_) => return Err(End::Gone),
                     }
@@ -137,6 +149,7 @@ impl Link {
         while !IS_STOPPED.load(Ordering::SeqCst) {
             match door.accept() {
                 Ok((stream, _)) if is_trusted(&stream, self.owner) => {
+                    let _ = stream.set_read_timeout(Some(IDLE_EVERY));
                     if socket::put_in_place(&self.stream, stream) {
                         IS_ORPHANED.store(false, Ordering::Relaxed);
                         return !IS_STOPPED.load(Ordering::SeqCst);

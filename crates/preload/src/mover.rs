@@ -24,7 +24,7 @@ use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_
 use terrace_core::tier::TierId;
 use terrace_store::page::{checksum, same_filled};
 use terrace_store::pool::Handle;
-use terrace_store::{EncoderSet, LoadError, Page, Refusal};
+use terrace_store::{EncoderSet, LoadError, Page, Refusal, Tier};
 
 /// Pages moved out in one call on the pager: faults wait behind it, about 10-20 us.
 const MOVE_OUT_PAGES: usize = 128;
@@ -36,6 +36,11 @@ const COMPACT_MOVES: usize = 64;
 const IDLE_SHARE: u64 = 64;
 const IDLE_BYTES_MIN: u64 = 1 << 20;
 
+/// The same where nothing else is to be done, before it is asked again whether that is still so.
+const TIDY_MOVES: usize = 256;
+/// Gaps that are worth it: so many bytes and this part of the pool.
+const GAPS_BYTES_MIN: u64 = 1 << 20;
+const GAPS_SHARE: u64 = 16;
 /// Reasons as counted in `wire::REFUSALS`.
 #[derive(Clone, Copy)]
 pub enum Refused {
@@ -51,6 +56,14 @@ pub enum Refused {
     MediumFailed = 4,
 }
 
+/// What a mover does next.
+enum Job {
+    /// Bring this region to this tier.
+    Move(&'static Region, TierId),
+    /// Close the gaps that pages left in the pools when they went home.
+    Tidy,
+}
+
 /// Work waiting for movers: regions and where they should be.
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -63,6 +76,9 @@ struct Inner {
     jobs: VecDeque<(&'static Region, TierId)>,
     /// Regions in the hands of a mover. A new plan may name them again; they wait.
     busy: Vec<&'static Region>,
+    /// Whether pools are to be tidied once nothing is waiting, and how many movers do so now.
+    is_untidy: bool,
+    tidying: usize,
     /// Moving budget: bytes allowed so far minus bytes moved, and when it was last filled.
     credit_bytes: i64,
     filled_at_ns: u64,
@@ -75,6 +91,7 @@ impl Queue {
         let dropped = q.jobs.len();
         q.jobs.clear();
         q.jobs.extend(jobs);
+        q.is_untidy = true;
         self.wake.notify_all();
         dropped
     }
@@ -82,10 +99,21 @@ impl Queue {
     /// Whether nothing is waiting and nobody works.
     pub fn is_idle(&self) -> bool {
         let q = self.lock();
-        q.jobs.is_empty() && q.busy.is_empty()
+        q.jobs.is_empty() && q.busy.is_empty() && q.tidying == 0
     }
 
-    fn next(&self) -> (&'static Region, TierId) {
+    /// Lets a mover see to the pools when it has nothing else to do.
+    pub fn ask_to_tidy(&self) {
+        self.lock().is_untidy = true;
+        self.wake.notify_one();
+    }
+
+    /// Whether a mover that tidies should go on: nobody has anything better for it.
+    fn has_no_job(&self) -> bool {
+        self.lock().jobs.is_empty()
+    }
+
+    fn next(&self) -> Job {
         let mut q = self.lock();
         loop {
             let free = |r: &Region| !q.busy.iter().any(|b| std::ptr::eq(*b, r));
@@ -93,7 +121,12 @@ impl Queue {
                 q.jobs.iter().position(|(r, _)| free(r)).and_then(|n| q.jobs.remove(n))
             {
                 q.busy.push(job.0);
-                return job;
+                return Job::Move(job.0, job.1);
+            }
+            if q.is_untidy && q.jobs.is_empty() {
+                q.is_untidy = false;
+                q.tidying += 1;
+                return Job::Tidy;
             }
             q = self.wake.wait(q).unwrap_or_else(PoisonError::into_inner);
         }
@@ -102,6 +135,13 @@ impl Queue {
     fn done(&self, region: &Region) {
         self.lock().busy.retain(|b| !std::ptr::eq(*b, region));
         self.wake.notify_all();
+    }
+
+    /// Ends a [`Job::Tidy`]; `is_tidy` is false if it was broken off.
+    fn tidied(&self, is_tidy: bool) {
+        let mut q = self.lock();
+        q.tidying -= 1;
+        q.is_untidy |= !is_tidy;
     }
 
     /// Takes `bytes` out of the bandwidth budget; returns how long to wait before moving more.
@@ -127,6 +167,16 @@ impl Queue {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives pages that fell empty back. A small share is kept for the next region: giving one back and
+/// taking it again costs a system call and a page fault.
+fn trim(tier: &Tier) {
+    let pool = tier.stats().pool;
+    let keep = (pool.pool_bytes / IDLE_SHARE).max(IDLE_BYTES_MIN);
+    if pool.idle_bytes > keep {
+        tier.trim(pool.idle_bytes - keep / 2);
     }
 }
 
@@ -169,12 +219,43 @@ impl Mover {
         // Behind the application: what movers do can wait, what it does cannot.
         thread::take_short_turns(5);
         loop {
-            let (region, tier) = self.queue.next();
-            if !self.rt.is_paused() {
-                self.carry_out(region, tier);
+            match self.queue.next() {
+                Job::Move(region, tier) => {
+                    if !self.rt.is_paused() {
+                        self.carry_out(region, tier);
+                    }
+                    self.queue.done(region);
+                }
+                Job::Tidy => self.queue.tidied(self.tidy()),
             }
-            self.queue.done(region);
         }
+    }
+
+    /// Compacts pools to the end, where a move is a copy within memory. A page that goes home
+    /// leaves a gap; between two plans there are as many as faults, and without this they would be
+    /// a third of the pool. Returns whether that was all: a plan comes first, and nothing is done
+    /// during a pause.
+    fn tidy(&self) -> bool {
+        for (_, t) in self.rt.stores.iter().filter(|(_, t)| t.moves_are_copies()) {
+            let pool = t.stats().pool;
+            let gaps = pool.pool_bytes.saturating_sub(pool.object_bytes);
+            if gaps < GAPS_BYTES_MIN + pool.pool_bytes / GAPS_SHARE {
+                continue;
+            }
+            loop {
+                if self.rt.is_paused() {
+                    return true;
+                }
+                if !self.queue.has_no_job() {
+                    return false;
+                }
+                if t.compact(TIDY_MOVES) < TIDY_MOVES {
+                    break;
+                }
+            }
+            trim(t);
+        }
+        true
     }
 
     /// Brings one region to where the plan wants it.
@@ -192,13 +273,7 @@ impl Mover {
         }
         for (_, t) in self.rt.stores.iter() {
             t.compact(COMPACT_MOVES);
-            // Pages that fell empty are kept for the next region up to a small share: giving one
-            // back and taking it again costs a system call and a page fault.
-            let pool = t.stats().pool;
-            let keep = (pool.pool_bytes / IDLE_SHARE).max(IDLE_BYTES_MIN);
-            if pool.idle_bytes > keep {
-                t.trim(pool.idle_bytes - keep / 2);
-            }
+            trim(t);
         }
     }
 

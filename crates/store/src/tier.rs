@@ -371,6 +371,11 @@ impl Tier {
         Err(outcome)
     }
 
+    /// Whether [`Tier::compact`] only copies within memory: no device and no codec takes part.
+    pub fn moves_are_copies(&self) -> bool {
+        self.blocks.is_none() && !self.medium.waits()
+    }
+
     /// Moves at most `moves_max` objects together, in a tier of blocks first the pages of those
     /// that are mostly empty. Returns the moves made; less than asked for means that there is
     /// nothing left to gain. A fault waits for a few moves at most.
