@@ -18,6 +18,9 @@ const CREDIT_MAX: f64 = 8.0;
 const REMEMBER_ALL: f64 = 16.0;
 /// What the largest credit adds to the budget of a window.
 const CREDIT_PART: f64 = 0.1;
+/// What windows lose less than is accepted to pay a debt, and the debt at which it is so much.
+const PAID_PART: f64 = 0.1;
+const PAID_IN_FULL: f64 = 4.0;
 
 /// The account of one application.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -37,6 +40,11 @@ impl Ledger {
     /// What the budget of the next window is multiplied by.
     pub(super) fn part(&self) -> f64 {
         1.0 + CREDIT_PART * (-self.debt / CREDIT_MAX).max(0.0)
+    }
+
+    /// What the next windows should lose, by what is accepted.
+    pub(super) fn aim(&self) -> f64 {
+        1.0 - PAID_PART * (self.debt / PAID_IN_FULL).clamp(0.0, 1.0)
     }
 
     /// How much the long memory of regions counts, 0 to 1.

@@ -18,6 +18,9 @@
 //! next window is the share that was asked for, of the running time that is usual of late, times
 //! a *trim* that is 1 as long as all goes well.
 //!
+//! Of the least money under it, that is. What is accepted need not be used: time that saves hardly
+//! anything ([`WORTH_OF_TIME`]) is not lost.
+//!
 //! # What makes expectation and truth agree
 //!
 //! - *Faults.* The expected number is corrected by the factor `k` of equation 8 (1 in the paper),
@@ -64,9 +67,13 @@ pub const SLOWDOWN_DEFAULT: f64 = 0.05;
 /// promise is of what comes.
 const USED_SHARE: f64 = 0.9;
 
-/// What a broken budget leaves of the trim at least, and what a kept one adds.
+/// What a broken budget leaves of the trim at least. A kept one changes it by its distance from
+/// what is aimed at, times the gain, and by so much at most; not at all while that is little, or a
+/// plan would never rest. (What adds up of it is the ledger's business: a debt lowers the aim.)
 const BACK_OFF: f64 = 0.8;
-const RECOVERY: f64 = 0.1;
+const TRIM_GAIN: f64 = 0.25;
+const TRIM_STEP: f64 = 0.1;
+const TRIM_REST: f64 = 0.1;
 /// Lost time by accepted time from which the budget counts as broken, not only met.
 const BROKEN: f64 = 1.2;
 const TRIM_MIN: f64 = 1.0 / 64.0;
@@ -76,6 +83,11 @@ const RUNNING_WEIGHT: f64 = 0.25;
 
 /// Least that a demotion or a change between tiers must save, as a share of a page's price in DRAM.
 const WORTH: f64 = 0.02;
+
+/// What lost time must save to be worth it: this share of the money for all memory, for as much
+/// time as threads run. A per cent of slowdown that saves a fifth of a per cent of the memory is
+/// not worth having, whatever is accepted: a machine costs at least twice what its memory does.
+const WORTH_OF_TIME: f64 = 0.2;
 
 /// Least share of the movers' time that counts when moves are weighed.
 const CONTENTION_MIN: f64 = 0.1;
@@ -123,6 +135,8 @@ pub struct Slowdown {
     correction: Correction,
     ledger: Ledger,
     pause: u32,
+    /// What the window of the last pause lost, by what was accepted, until the next one is judged.
+    paused_over: Option<f64>,
     /// Time for moves that the windows before had left.
     unspent_ns: f64,
     /// Processor time that moves take by what they were thought to take, and what the last plan's
@@ -154,6 +168,7 @@ impl Slowdown {
             correction: Correction::default(),
             ledger: Ledger::default(),
             pause: 0,
+            paused_over: None,
             unspent_ns: 0.0,
             longer: 1.0,
             planned_ns: 0.0,
@@ -218,14 +233,27 @@ impl Slowdown {
 
         let over = lost / (running * self.target).max(1.0);
         self.ledger.book(over);
-        // What is only scattered around the budget is the ledger's business.
-        let is_broken = over > BROKEN && measured.faults > FAULTS_MIN;
-        if is_broken {
-            self.trim = (self.trim * (1.0 / over).max(BACK_OFF)).max(TRIM_MIN);
+        let is_much = |over: f64| over > BROKEN && measured.faults > FAULTS_MIN;
+        let judged = match self.paused_over.take() {
+            // What a pause put off comes in the window after it: together they are as they are.
+            Some(paused) => (paused + over) / 2.0,
+            None => over,
+        };
+        if self.pause > 0 && !is_much(over) {
+            // Nothing was taken down in this one.
+            self.paused_over = Some(over);
+            self.pause -= 1;
+        } else if is_much(judged) {
+            self.trim = (self.trim * (1.0 / judged).max(BACK_OFF)).max(TRIM_MIN);
+            self.pause = PAUSE_WINDOWS;
         } else {
-            self.trim = (self.trim + RECOVERY).min(1.0);
+            // Without faults there is nothing that less of a budget would spare.
+            let least = if measured.faults > FAULTS_MIN { -TRIM_STEP } else { 0.0 };
+            let off = self.ledger.aim() - judged;
+            let step = if off.abs() < TRIM_REST { 0.0 } else { TRIM_GAIN * off };
+            self.trim = (self.trim + step.clamp(least, TRIM_STEP)).clamp(TRIM_MIN, 1.0);
+            self.pause = 0;
         }
-        self.pause = if is_broken { PAUSE_WINDOWS } else { self.pause.saturating_sub(1) };
         self.correction.learn(measured.faults);
         if self.planned_pages >= LEARNT_PAGES_MIN && self.planned_ns > 0.0 {
             let seen = (measured.cpu_ns / self.planned_ns).clamp(1.0, LONGER_MAX);
@@ -260,6 +288,8 @@ struct Steady<'a> {
     current: &'a [u8],
     /// What a change must save in a region, in US dollars per month.
     worth: &'a dyn Fn(usize) -> f64,
+    /// What lost time must save, in US dollars per month for a nanosecond in every window.
+    usd_per_ns: f64,
 }
 
 impl Choices for Steady<'_> {
@@ -274,7 +304,9 @@ impl Choices for Steady<'_> {
     }
     fn tco(&self, item: usize, option: usize) -> f64 {
         let stays = option == 0 || usize::from(self.current[item]) == option;
-        self.choices.tco(item, option) + if stays { 0.0 } else { (self.worth)(item) }
+        let worth = if stays { 0.0 } else { (self.worth)(item) };
+        let time = self.choices.perf(item, option) * self.usd_per_ns;
+        self.choices.tco(item, option) + worth + time
     }
     fn bytes(&self, item: usize, option: usize) -> f64 {
         self.choices.bytes(item, option)
@@ -282,8 +314,9 @@ impl Choices for Steady<'_> {
     fn row(&self, item: usize, perf: &mut [f64; MAX_TIERS], tco: &mut [f64; MAX_TIERS]) {
         self.choices.row(item, perf, tco);
         let worth = (self.worth)(item);
-        for (option, tco) in tco.iter_mut().enumerate().take(self.options()).skip(1) {
-            if usize::from(self.current[item]) != option {
+        for (option, tco) in tco.iter_mut().enumerate().take(self.options()) {
+            *tco += perf[option] * self.usd_per_ns;
+            if option != 0 && usize::from(self.current[item]) != option {
                 *tco += worth;
             }
         }
@@ -333,12 +366,17 @@ impl Policy for Slowdown {
         let dram_usd = tiers[0].usd_per_page_month() * WORTH;
         let known = &self.known;
         let worth = |item: usize| f64::from(regions[known[item] as usize].pages) * dram_usd;
-        let steady = Steady { choices, current: &self.current, worth: &worth };
+        let pages: f64 = regions.iter().map(|region| f64::from(region.pages)).sum();
+        let all_usd = pages * tiers[0].usd_per_page_month();
+        let running = self.running_ns.filter(|running| *running > 0.0);
+        let usd_per_ns = running.map_or(0.0, |running| WORTH_OF_TIME * all_usd / running);
+        let steady = Steady { choices, current: &self.current, worth: &worth, usd_per_ns };
         let budget = self.budget_ns();
         let limits = super::analytical::left_by_pinned(&self.limits, regions, tiers, &to);
         let answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
-        // Time and money have changed places: lambda is money for time.
-        let priced = answer.solution.feasible.then(|| terms::price(answer.solution.lambda));
+        // Time and money have changed places: lambda is money for time, beyond what it must save.
+        let priced = |lambda: f64| terms::price(usd_per_ns + lambda);
+        let priced = answer.solution.feasible.then(|| priced(answer.solution.lambda));
         let mut choice = answer.solution.choice;
 
         let time = Time { budget, contention: self.contention.max(PACE_MIN) };

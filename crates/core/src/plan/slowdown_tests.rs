@@ -78,6 +78,18 @@ const BURSTS: Workload = |window, region| match (window % 30 >= 28, region % 3) 
 };
 
 pub(super) fn run(workload: Workload, windows: usize, policy: &mut dyn Policy) -> Vec<Outcome> {
+    run_any(workload, windows, policy)
+}
+
+fn run_with(workload: impl Fn(usize, usize) -> f64, windows: usize) -> Vec<Outcome> {
+    run_any(workload, windows, &mut policy())
+}
+
+fn run_any(
+    workload: impl Fn(usize, usize) -> f64,
+    windows: usize,
+    policy: &mut dyn Policy,
+) -> Vec<Outcome> {
     let mut random = Random(7);
     let mut simulation = Simulation::new(machine(), &[512; REGIONS]);
     let mut outcomes = Vec::new();
@@ -266,9 +278,71 @@ fn a_broken_budget_stops_demotions_at_once() {
     assert_eq!(policy.trim(), 0.8);
     assert!(outcome.plan.moves.iter().all(|step| step.to == TierId::DRAM));
     assert!(matches!(outcome.plan.why, Why::WithinSlowdown { trim: 0.8, .. }));
-    // Back up, slowly, once it is quiet again.
+    // Back up, slowly, once it is quiet again. A window in which nothing may move says nothing yet.
+    simulation.window(&cold, WINDOW_NS, |_, _| 0, &mut policy);
+    assert_eq!(policy.trim(), 0.8);
     simulation.window(&cold, WINDOW_NS, |_, _| 0, &mut policy);
     assert!(policy.trim() > 0.85 && policy.trim() < 1.0, "{}", policy.trim());
+}
+
+/// Tells the policy of a window that lost so much of what is accepted, by faults.
+fn learn(policy: &mut Slowdown, over: f64) {
+    let lost = over * TARGET * WINDOW_NS;
+    let faults = 1_000.0;
+    policy.learn(&Measured {
+        running_ns: WINDOW_NS,
+        stalled_ns: lost,
+        faults,
+        ..Measured::default()
+    });
+}
+
+#[test]
+fn what_a_pause_puts_off_does_not_break_the_budget_of_the_next_window() {
+    // Half of the time goes into moves: with them put off a window loses half, the next one more.
+    let mut policy = policy();
+    learn(&mut policy, 1.25);
+    assert_eq!(policy.trim(), 0.8);
+    learn(&mut policy, 0.6);
+    learn(&mut policy, 1.4);
+    assert_eq!(policy.trim(), 0.8, "as it should be, on average");
+    // Far above it even so: once more.
+    learn(&mut policy, 1.9);
+    assert!(policy.trim() < 0.65, "{}", policy.trim());
+    // A pause in which no move is to blame for what was lost is no excuse.
+    learn(&mut policy, 1.9);
+    assert!(policy.trim() < 0.52, "{}", policy.trim());
+}
+
+#[test]
+fn a_little_too_much_in_every_window_is_put_right() {
+    let mut policy = policy();
+    (0..4).for_each(|_| learn(&mut policy, 1.0));
+    assert_eq!(policy.trim(), 1.0);
+    // A tenth over, whatever the plan expects: never broken, and never let be.
+    let mut last = policy.trim();
+    for _ in 0..60 {
+        learn(&mut policy, 1.1);
+        assert!(policy.trim() <= last);
+        last = policy.trim();
+    }
+    assert!(last < 0.1, "{last}");
+    (0..60).for_each(|_| learn(&mut policy, 0.5));
+    assert_eq!(policy.trim(), 1.0);
+}
+
+#[test]
+fn time_that_saves_hardly_anything_is_not_lost() {
+    // Warm all over: a region saves a few pages, and costs as many faults and moves as it has.
+    let saved_and_lost = |mean: f64| {
+        let outcomes = run_with(|_, _| mean, 120);
+        (saved(&outcomes[WARM_UP..]), slowdown(&outcomes[WARM_UP..]))
+    };
+    let (kept, lost) = saved_and_lost(420.0);
+    assert!(lost < 0.01, "{lost} lost for {kept}");
+    // Where it pays, what is accepted is used.
+    let (kept, lost) = saved_and_lost(60.0);
+    assert!(kept > 0.05 && lost > 0.04, "{lost} lost for {kept}");
 }
 
 #[test]

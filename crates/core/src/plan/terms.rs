@@ -22,8 +22,9 @@ pub struct Terms {
     /// Least that a change which is no promotion must save, as a share of a page's price in DRAM.
     pub worth: f64,
     /// Marginal price of time: US dollars a month that one nanosecond in every window is worth,
-    /// at the edge of the budget. `None` if the policy has no price or the budget is no edge: more
-    /// of it would change nothing, or the least of it does not suffice.
+    /// at the edge of the budget, or what it has to save at least. `None` if the policy has no
+    /// price or the budget is no edge: more of it would change nothing, or the least of it does not
+    /// suffice.
     pub usd_per_ns: Option<f64>,
 }
 
