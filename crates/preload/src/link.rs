@@ -123,8 +123,14 @@ impl Link {
                     match self.stream.read(&mut chunk) {
                         Ok(0) => return Err(End::Gone),
                         Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
-                        Err(e) if e.kind() == ErrorKind::WouldBlock => idle(),
-                        Err(e) if may_pass(&e) => thread::sleep_us(RETRY_US),
+                        Err(e) if may_pass(&e) => {
+                            if e.kind() == ErrorKind::WouldBlock {
+                                idle();
+                            }
+                            // Also then: should the program make the socket non-blocking, this must
+                            // not spin.
+                            thread::sleep_us(RETRY_US);
+                        }
                         Err(_) => return Err(End::Gone),
                     }
                 }

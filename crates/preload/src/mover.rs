@@ -36,11 +36,13 @@ const COMPACT_MOVES: usize = 64;
 const IDLE_SHARE: u64 = 64;
 const IDLE_BYTES_MIN: u64 = 1 << 20;
 
-/// The same where nothing else is to be done, before it is asked again whether that is still so.
+/// Objects moved by compaction where nothing else is to be done, before it is asked again whether
+/// that is still so.
 const TIDY_MOVES: usize = 256;
-/// Gaps that are worth it: so many bytes and this part of the pool.
+/// Gaps in a pool that are worth it: so many bytes and this part of the pool.
 const GAPS_BYTES_MIN: u64 = 1 << 20;
 const GAPS_SHARE: u64 = 16;
+
 /// Reasons as counted in `wire::REFUSALS`.
 #[derive(Clone, Copy)]
 pub enum Refused {

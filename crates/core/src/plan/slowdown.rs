@@ -31,8 +31,9 @@
 //! - *Setbacks.* What came back as soon as it was taken down counts as in full use for a while
 //!   ([`crate::setback`]).
 //! - *Breaking the budget.* A window that lost a fifth more than was accepted cuts the trim at once
-//!   by as much as it was over, to 0.8 at most, and nothing is taken down in the next window. Every
-//!   window within it raises the trim by a tenth.
+//!   by as much as it was over, to 0.8 at most, and nothing is taken down in the next window. That
+//!   one and its successor, in which what was put off is made up for, are judged together. After
+//!   all others the trim follows what was lost, by a share of the distance.
 //! - *Debt.* What was lost beyond what is accepted is remembered until it is paid, and while it is,
 //!   regions count for what they were touched in many windows ([`super::ledger`]).
 //! - *Moves.* Taking a page down costs processor time now and saves money later. A plan may spend
