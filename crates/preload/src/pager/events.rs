@@ -16,7 +16,7 @@ impl Pager {
         match event {
             Event::Remove { start, end } => self.removed(start, end),
             Event::Unmap { start, end } => {
-                for (start, end) in self.true_parts(start, end, false) {
+                for (start, end) in self.unmapped_parts(start, end) {
                     self.unmapped(start, end);
                 }
             }
@@ -26,7 +26,7 @@ impl Pager {
                 for (start, end) in self.true_parts(from, from + len, true) {
                     self.remapped(start, start - from + to, end - start);
                 }
-                self.arrived(to, len);
+                self.arrived(from, to, len);
             }
             Event::Fork { child } => self.forked(child),
             Event::Fault { .. } => {}
@@ -153,7 +153,7 @@ impl Pager {
         let mut tries = 0;
         loop {
             // Changes that were read and are not handled yet may have moved it on, or dropped it.
-            let Some(at) = self.queue.now_at(dst) else { return };
+            let Some(at) = self.queue.now_at(dst, self.arrivals.left()) else { return };
             match self.uffd.copy_from(at, src) {
                 // Not there any more: moved on or unmapped by changes whose events come.
                 Err(Failure::NotMapped | Failure::Missing) if tries < DELIVERIES_MAX => {

@@ -71,6 +71,8 @@ pub struct Pager {
     batch: ahead::Batch,
     /// Where mappings were moved lately.
     arrivals: order::Arrivals,
+    /// What was registered and is not in the books yet, by start and end.
+    registering: Option<(u64, u64)>,
     coverage: proc::Coverage,
     /// A mapping that is not registered may be kept from children because of us (`heirs.rs`).
     has_strayed: bool,
@@ -104,6 +106,7 @@ impl Pager {
             runs: ahead::Runs::default(),
             batch: ahead::Batch::default(),
             arrivals: order::Arrivals::default(),
+            registering: None,
             coverage: proc::Coverage::open(),
             has_strayed: false,
             cpu: None,

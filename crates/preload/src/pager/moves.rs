@@ -23,8 +23,13 @@ const PAGEMAP_TRIES: usize = 1000;
 
 impl Pager {
     /// Registers pages of a region for missing faults. `false` if the kernel will not: the
-    /// mapping is gone or of another kind, or there are too many mappings.
+    /// mapping is gone or of another kind, or there are too many mappings; or if mappings are on
+    /// their way, and it is better tried later.
     pub fn register(&mut self, region: &Region, pages: Range<usize>) -> bool {
+        self.is_settled() && self.register_now(region, pages)
+    }
+
+    fn register_now(&mut self, region: &Region, pages: Range<usize>) -> bool {
         let len = (pages.len() * PAGE_BYTES) as u64;
         // While a fork is under way the set of what is registered stays as it is.
         if self.rt.is_paused()
@@ -32,6 +37,14 @@ impl Pager {
         {
             return false;
         }
+        self.registering = Some((region.address(pages.start), region.address(pages.start) + len));
+        let any = self.note_registered(region, pages);
+        self.registering = None;
+        any
+    }
+
+    /// Puts into the books what of `pages` the kernel has just registered; whether that is any.
+    fn note_registered(&mut self, region: &Region, pages: Range<usize>) -> bool {
         // The kernel registers what there is and skips holes. What was unmapped since the caller
         // looked is such a hole, of which there is no event: whatever is mapped there next must not
         // pass for registered.
@@ -92,7 +105,7 @@ impl Pager {
             // may have gone since, and of that there is no event. What is there now is asked for.
             region.set_registered(pages.clone(), false);
             if took {
-                self.register(region, pages);
+                self.register_now(region, pages);
                 return false;
             }
         }

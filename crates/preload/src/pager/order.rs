@@ -17,6 +17,11 @@
 //!   range is registered now and no other move to it is waiting ([`is_late`]): what was moved there
 //!   has not gone away, so it was something before that. (`MREMAP_DONTUNMAP` leaves a registered
 //!   mapping behind; but behind other moves comes the event of an unmapping.)
+//! - that unmapping, of what a move has left, takes nothing any more. It has the same range as the
+//!   move, which is remembered as well. Where what was moved there has its own move away waiting
+//!   and is gone, so that the kernel cannot be asked about it, the range alone tells. So it does
+//!   of what we are registering ourselves, which is why that is not begun while anything is
+//!   remembered ([`is_settled`]).
 //!
 //! One thing can make a range registered again that has gone away: a mapping before it that grows
 //! in place, of which there is no event. So while a range is remembered, messages are read one by
@@ -27,6 +32,7 @@
 //! `fork` is left out: which of two unsynchronised threads was first, the one that forks or the one
 //! that unmaps, no program can tell.
 //!
+//! [`is_settled`]: Pager::is_settled
 //! [`look_and_read`]: Pager::look_and_read
 //! [`make_way`]: Pager::make_way
 //! [`is_late`]: Pager::is_late
@@ -51,6 +57,8 @@ pub(super) struct Arrivals {
     coming: Vec<(u64, u64)>,
     /// Where there was nothing mapped later than that.
     gone: Vec<(u64, u64)>,
+    /// What they were moved away from, if the unmapping that follows was not handled yet.
+    left: Vec<(u64, u64)>,
 }
 
 fn overlap(ranges: &[(u64, u64)], start: u64, end: u64) -> bool {
@@ -60,6 +68,11 @@ fn overlap(ranges: &[(u64, u64)], start: u64, end: u64) -> bool {
 impl Arrivals {
     pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty() && self.gone.is_empty()
+    }
+
+    /// Mappings have moved away from these ranges, and the unmappings that follow are to come.
+    pub(super) fn left(&self) -> &[(u64, u64)] {
+        &self.left
     }
 
     fn overlap(&self, start: u64, end: u64) -> bool {
@@ -80,6 +93,18 @@ impl Pager {
         if !self.arrivals.is_empty() && !self.is_changing() {
             self.arrivals = Arrivals::default();
         }
+    }
+
+    /// Whether nothing is remembered, nor need be.
+    pub(super) fn is_settled(&mut self) -> bool {
+        self.forget_arrivals();
+        self.arrivals.is_empty()
+    }
+
+    /// Whether the kernel would say of a page that it is registered because it just was, whatever
+    /// was there before.
+    fn is_being_registered(&self, page: u64) -> bool {
+        self.registering.is_some_and(|(start, end)| (start..end).contains(&page))
     }
 
     /// Reads what there is, without waiting; how many messages that was. One at most, and only
@@ -116,12 +141,25 @@ impl Pager {
     }
 
     /// Notes that it was handled.
-    pub(super) fn arrived(&mut self, to: u64, len: u64) {
+    pub(super) fn arrived(&mut self, from: u64, to: u64, len: u64) {
         self.arrivals.coming.pop();
-        if self.arrivals.ranges.len() == ARRIVALS_MAX {
-            self.arrivals.ranges.remove(0);
+        for (ranges, start) in [(&mut self.arrivals.ranges, to), (&mut self.arrivals.left, from)] {
+            if ranges.len() == ARRIVALS_MAX {
+                ranges.remove(0);
+            }
+            ranges.push((start, start + len));
         }
-        self.arrivals.ranges.push((to, to + len));
+    }
+
+    /// The parts of a range that is said to be unmapped of which it is about what our books have
+    /// there.
+    pub(super) fn unmapped_parts(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let parts = self.true_parts(start, end, false);
+        // Only one follows each move. A second one of the same range is of something else.
+        if let Some(n) = self.arrivals.left.iter().position(|&range| range == (start, end)) {
+            self.arrivals.left.remove(n);
+        }
+        parts
     }
 
     /// Before a mapping that was moved to a range is put into our books: handles the event that
@@ -164,10 +202,16 @@ impl Pager {
             }
             self.listen();
         }
+        let follows_a_move = !is_move && self.arrivals.left.contains(&(start, end));
         let mut parts: Vec<(u64, u64)> = Vec::new();
         for page in (start..end).step_by(PAGE_BYTES) {
+            let is_moved_on = || self.queue.moves_from(page) && !self.queue.moves_to(page);
+            let is_late = match self.is_being_registered(page) {
+                true => follows_a_move,
+                false => follows_a_move && is_moved_on() || self.is_late(page, is_move),
+            };
             match parts.last_mut() {
-                _ if self.is_late(page, is_move) => {}
+                _ if is_late => {}
                 Some(last) if last.1 == page => last.1 += PAGE_BYTES as u64,
                 _ => parts.push((page, page + PAGE_BYTES as u64)),
             }

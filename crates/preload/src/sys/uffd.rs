@@ -466,14 +466,16 @@ impl EventBuffer {
     }
 
     /// Where a page that is at `page` now will be when the waiting events have been handled. `None`
-    /// if it will be gone, or empty.
-    pub fn now_at(&self, page: u64) -> Option<u64> {
+    /// if it will be gone, or empty. An unmapping of a range of `left` takes nothing: it follows a
+    /// move that was handled.
+    pub fn now_at(&self, page: u64, left: &[(u64, u64)]) -> Option<u64> {
         let mut at = page;
         for n in 0..self.len {
             match self.ring[(self.head + n) % EventBuffer::PLACES] {
                 Some(Event::Remap { from, to, len }) if (from..from + len).contains(&at) => {
                     at = at - from + to;
                 }
+                Some(Event::Unmap { start, end }) if left.contains(&(start, end)) => {}
                 Some(Event::Unmap { start, end } | Event::Remove { start, end })
                     if (start..end).contains(&at) =>
                 {
@@ -524,6 +526,11 @@ impl EventBuffer {
     pub fn moves_to(&self, page: u64) -> bool {
         self.waiting()
             .any(|e| matches!(e, Event::Remap { to, len, .. } if (to..to + len).contains(&page)))
+    }
+
+    /// Whether a waiting event moves a mapping away from a page.
+    pub fn moves_from(&self, page: u64) -> bool {
+        self.waiting().any(|e| matches!(e, Event::Remap { .. }) && e.takes_from(page))
     }
 
     /// Where waiting events move mappings to that reach, by what they say, no farther than a page.
@@ -626,12 +633,14 @@ mod tests {
         let mut b = EventBuffer::new();
         b.push(Event::Remap { from: 0x1000, to: 0x5000, len: 0x2000 });
         b.push(Event::Remap { from: 0x5000, to: 0x1000, len: 0x1000 });
-        assert_eq!(b.now_at(0x1000), Some(0x1000));
-        assert_eq!(b.now_at(0x2000), Some(0x6000));
+        assert_eq!(b.now_at(0x1000, &[]), Some(0x1000));
+        assert_eq!(b.now_at(0x2000, &[]), Some(0x6000));
         b.push(Event::Remove { start: 0x6000, end: 0x7000 });
-        assert_eq!((b.now_at(0x2000), b.now_at(0x7000)), (None, Some(0x7000)));
+        assert_eq!((b.now_at(0x2000, &[]), b.now_at(0x7000, &[])), (None, Some(0x7000)));
         b.push(Event::Unmap { start: 0x7000, end: 0x8000 });
-        assert_eq!(b.now_at(0x7000), None);
+        assert_eq!(b.now_at(0x7000, &[(0x6000, 0x8000)]), None);
+        assert_eq!(b.now_at(0x7000, &[(0x7000, 0x8000)]), Some(0x7000), "it follows a move");
+        assert!(b.moves_from(0x2fff) && !b.moves_from(0x3000) && !b.moves_from(0x7000));
     }
 
     #[test]

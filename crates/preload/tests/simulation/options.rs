@@ -45,6 +45,8 @@ const KEPT: &[(u64, &str)] = &[
         "without fork events, a mapping that came in the place of one that was being registered, \
          and moved on, stayed kept from children",
     ),
+    (273_694, "an unmapping that follows a move came when the next mapping had moved on as well"),
+    (299_267, "what another mapping had just been mapped over was being registered anew"),
     (
         567_326,
         "a mapping that had moved, shrunk and grown again in place: its unmapping passed for one \
