@@ -13,11 +13,22 @@ import json
 import mmap
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
 
 PAGE = 4096
+# At the start of a turn, not counted.
+SETTLE_S = 0.02
+
+
+def wait_for_turn() -> list[float]:
+    """When this process was continued, from now on; stops it for the first time."""
+    resumed = [0.0]
+    signal.signal(signal.SIGCONT, lambda *_: resumed.append(time.monotonic()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return resumed
 
 
 def main() -> int:
@@ -28,6 +39,7 @@ def main() -> int:
     for option in ("--seconds", "--warmup"):
         parser.add_argument(option, type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--in-turns", action="store_true")
     parser.add_argument("--phase-at", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -52,6 +64,7 @@ def main() -> int:
         memory = mmap.mmap(-1, pages * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         for n in range(pages):
             memory[n * PAGE : (n + 1) * PAGE] = content(n)
+        resumed = wait_for_turn() if args.in_turns else [0.0]
         say({"event": "ready", "pid": os.getpid()})
         ready, second, ops, wrong = time.monotonic(), 0, 0, 0
         work, busy = 0, 0.0
@@ -70,7 +83,9 @@ def main() -> int:
                 n = draw.randrange(pages // 4 if draw.random() < 0.99 else pages)
                 n = (first + n) % pages
                 wrong += memory[n * PAGE : (n + 1) * PAGE] != content(n)
-            work, busy = work + 50, busy + time.monotonic() - ready - now
+            counts = ready + now >= resumed[-1] + SETTLE_S
+            work += 50 * counts
+            busy += (time.monotonic() - ready - now) * counts
             ops += 50 * (now >= args.warmup)
             time.sleep(0.001)
         wrong += kind == "wrong"

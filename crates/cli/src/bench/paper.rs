@@ -2,9 +2,10 @@
 //! zswap as the two-tier system.
 //!
 //! In the order of the flow: which configurations there are (`configurations`), in which order they
-//! run (`schedule`), one run (`subject`) and what it takes (`meter`), what is kept of it
-//! (`record`), what all runs say (`summary`, `statistics`), what was promised (`bars`), and what is
-//! shown (`report`, `markdown`). `slowdown` makes the same runs for another promise.
+//! run (`schedule`), one run (`subject`) and what it takes (`meter`), the plain program that takes
+//! `turns` with it, what is kept of it (`record`), what all runs say (`summary`, `statistics`),
+//! what was promised (`bars`), and what is shown (`report`, `markdown`). `slowdown` makes the same
+//! runs for another promise.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ mod subject;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 /// All there are, in the order they run in.
 const WORKLOADS: &[&str] = &["redis", "memcached", "bfs", "pagerank", "xsbench", "analytics"];

@@ -5,9 +5,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static CONTINUED: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn note_interrupt(_signal: libc::c_int) {
     // Storing an atomic is async-signal-safe; everything else happens in the loops that look.
@@ -26,6 +27,34 @@ pub fn catch_interrupts() {
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
     }
+}
+
+extern "C" fn note_continue(_signal: libc::c_int) {
+    // As above.
+    CONTINUED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// From now on it is counted how often this process is continued after a stop.
+pub fn count_continues() {
+    // SAFETY: the zeroed sigaction is a valid value; the handler only adds to an atomic.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = note_continue as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigemptyset(&mut action.sa_mask);
+        libc::sigaction(libc::SIGCONT, &action, std::ptr::null_mut());
+    }
+}
+
+/// How often this process was continued since `count_continues`.
+pub fn continues() -> u64 {
+    CONTINUED.load(Ordering::Relaxed)
+}
+
+/// Stops this process until somebody continues it.
+pub fn stop_here() {
+    // SAFETY: raise takes one integer.
+    unsafe { libc::raise(libc::SIGSTOP) };
 }
 
 /// Whether Ctrl-C or SIGTERM arrived since `catch_interrupts`.

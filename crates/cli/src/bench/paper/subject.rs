@@ -17,7 +17,8 @@ use serde_json::Value;
 
 use super::configurations::{Configuration, Family};
 use super::meter::{self, CpuMeter, Lines, Processes, Zswap};
-use super::record::{Cpu, Record, RunId, Second, Settings, Swap, Window};
+use super::record::{Cpu, Load, Record, RunId, Second, Settings, Swap, Window};
+use super::turns::{is_stopped, takes_turns, Beside, Turns};
 use crate::bench::figures::loadavg;
 use crate::bench::kernel_swap::interrupted;
 use crate::demo::redis::TempDir;
@@ -94,8 +95,11 @@ struct Run<'a> {
     subject: Process,
     /// The client, where the program is a server.
     client: Option<Process>,
-    /// The plain server that takes turns with it.
+    /// The plain one that takes turns with it.
     beside: Option<Process>,
+    /// Where that is no server: what it says, and who hands out the turns.
+    beside_says: Option<Beside>,
+    turns: Option<Turns>,
     is_plain: bool,
     lines: Lines,
     timeline: Lines,
@@ -163,6 +167,8 @@ impl<'a> Run<'a> {
         let is_plain = configuration.is_plain();
         let warmup_s = if is_plain { settings.dram_warmup_s } else { settings.warmup_s };
         let (timeline, lines) = (folder.join("timeline"), folder.join("load"));
+        let beside_lines = folder.join("beside-load");
+        let in_turns = settings.has_beside && takes_turns(&id.workload);
         let launcher = launcher(setting, configuration, folder, &timeline)?;
         let socket = folder.join("socket");
         let work = |arguments: &[OsString]| {
@@ -183,12 +189,20 @@ impl<'a> Run<'a> {
         if settings.phase_at_s > 0.0 {
             load.extend(["--phase-at".into(), settings.phase_at_s.to_string().into()]);
         }
+        if in_turns {
+            load.push("--in-turns".into());
+        }
+        let (mut client, mut beside) = (None, None);
+        if in_turns {
+            let out = ["--out".into(), beside_lines.clone().into()];
+            let program = command(&[], &work(&[&load[..], &out].concat()), folder);
+            beside = Some(Process::start(program, folder.join("beside.log"))?);
+        }
         load.extend(["--out".into(), lines.clone().into()]);
         let is_server = has_server(&id.workload);
         let program = if is_server { server_command(&work, &socket)? } else { work(&load) };
         let mut subject =
             Process::start(command(&launcher, &program, folder), folder.join("subject.log"))?;
-        let (mut client, mut beside) = (None, None);
         if is_server {
             wait_for_server(&mut subject, &socket)?;
             load.extend(["--connect".into(), socket.into()]);
@@ -197,9 +211,8 @@ impl<'a> Run<'a> {
                 let server = command(&[], &server_command(&work, &socket)?, folder);
                 let server = beside.insert(Process::start(server, folder.join("beside.log"))?);
                 wait_for_server(server, &socket)?;
-                let (first, then) = (subject.child.id(), child_of(subject.child.id()));
                 let halt: Vec<String> =
-                    [Some(first), then].into_iter().flatten().map(|pid| pid.to_string()).collect();
+                    with_child(&subject).iter().map(ToString::to_string).collect();
                 load.extend(["--beside".into(), socket.into()]);
                 load.extend(["--halt".into(), halt.join(",").into()]);
             }
@@ -215,6 +228,8 @@ impl<'a> Run<'a> {
             subject,
             client,
             beside,
+            beside_says: in_turns.then(|| Beside::of(Lines::of(&beside_lines))),
+            turns: None,
             is_plain,
             lines: Lines::of(&lines),
             timeline: Lines::of(&timeline),
@@ -238,6 +253,21 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether both programs have their data and wait for their turns, which begin then.
+    fn begin_turns(&mut self) -> Result<bool> {
+        let Some(beside) = &mut self.beside else { return Ok(true) };
+        let ended = beside.ended()?;
+        ensure!(ended.is_none(), "the plain program ended{}", beside.said());
+        let (own, beside) = (with_child(&self.subject), beside.child.id());
+        let program = if self.is_plain { own.first() } else { own.get(1) };
+        let is_there = program.is_some_and(|&pid| is_stopped(pid)) && is_stopped(beside);
+        if is_there {
+            let own = own.into_iter().map(|pid| pid as i32).collect();
+            self.turns = Some(Turns::begin(own, beside as i32));
+        }
+        Ok(is_there)
     }
 
     /// Waits until the load says that its data is there; `None` if it has nothing to load.
@@ -265,7 +295,9 @@ impl<'a> Run<'a> {
                 }
                 None => {}
             }
-            not_before = looked;
+            if self.beside_says.is_none() || self.turns.is_some() || self.begin_turns()? {
+                not_before = looked;
+            }
             ensure!(since.elapsed() < LOAD_TIMEOUT, "nothing was loaded{}", self.load().said());
             look("loading", since.elapsed().as_secs_f64());
             std::thread::sleep(LOOK_EVERY);
@@ -341,14 +373,21 @@ impl<'a> Run<'a> {
                 record.memory.push(m);
                 meter_at += METER_EVERY;
             }
+            if let Some(beside) = &mut self.beside_says {
+                beside.poll()?;
+            }
             for line in self.lines.poll()? {
                 match line["event"].as_str() {
                     Some("done") => {
+                        self.turns = None;
                         record.hist = line["hist"].clone();
                         record.load = serde_json::from_value(line).context("the load's result")?;
                     }
                     _ if line["t_s"].is_number() => {
-                        let second: Second = serde_json::from_value(line)?;
+                        let mut second: Second = serde_json::from_value(line)?;
+                        if let Some(beside) = &mut self.beside_says {
+                            beside.put_beside(&mut second);
+                        }
                         record.seconds.push(second);
                     }
                     _ => {}
@@ -378,6 +417,9 @@ impl<'a> Run<'a> {
             self.load().said()
         );
         ensure!(record.load.ops > 0.0, "the load did nothing{}", self.load().said());
+        if let Some(beside) = self.beside_says.take() {
+            record.load.beside = Some(Box::new(self.result_of(beside)?));
+        }
         // The last window of a program that has ended has nothing in any tier.
         record.windows.retain(|w| w.t_s <= end.as_secs_f64());
         let is_measured = |w: &&Window| w.t_s >= self.warmup_s;
@@ -392,6 +434,27 @@ impl<'a> Run<'a> {
             self.subject.said()
         );
         Ok(record)
+    }
+
+    /// What the plain program has measured, when it has ended.
+    fn result_of(&mut self, mut beside: Beside) -> Result<Load> {
+        self.turns = None;
+        let since = Instant::now();
+        while let Some(program) = &mut self.beside {
+            ensure!(!interrupted(), "interrupted");
+            let ended = program.ended()?;
+            beside.poll()?;
+            match ended {
+                Some(0) => break,
+                Some(code) => {
+                    bail!("the plain program ended with status {code}{}", program.said())
+                }
+                None => {}
+            }
+            ensure!(since.elapsed() < LOAD_TIMEOUT, "it does not end{}", program.said());
+            std::thread::sleep(LOOK_EVERY);
+        }
+        beside.result()
     }
 
     /// Takes in the windows of the measured process.
@@ -500,6 +563,12 @@ fn wait_for_server(server: &mut Process, socket: &Path) -> Result<()> {
         std::thread::sleep(LOOK_EVERY);
     }
     Ok(())
+}
+
+/// The process and its child, if it has one.
+fn with_child(process: &Process) -> Vec<u32> {
+    let first = process.child.id();
+    std::iter::once(first).chain(child_of(first)).collect()
 }
 
 /// The first process that `parent` has started and that is alive.

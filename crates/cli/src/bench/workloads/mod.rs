@@ -26,6 +26,7 @@ mod protocol;
 mod record;
 mod rmat;
 mod server;
+pub(super) mod turns;
 mod xsbench;
 
 /// Exit status when something was read back that was not written, or computed otherwise than
@@ -59,6 +60,11 @@ impl Workload {
         use Workload::{Bfs, Churn, Memcached, Redis};
         matches!(self, Redis | Memcached | Bfs | Churn)
     }
+
+    /// Whether it is in pieces that are short beside a turn and can be stopped between two.
+    fn takes_turns(self) -> bool {
+        matches!(self, Workload::Bfs | Workload::Churn)
+    }
 }
 
 /// A workload of `terrace bench paper`
@@ -90,6 +96,11 @@ pub struct WorkArgs {
     /// File for the JSON lines; standard output without it
     #[arg(long)]
     pub out: Option<PathBuf>,
+    /// bfs, churn: another program takes turns with this one. It stops itself when its data is there
+    /// and is stopped and continued by whoever started it; pieces of work in which that happens do
+    /// not count
+    #[arg(long)]
+    pub in_turns: bool,
     /// Damage one byte of the loaded data, which must be noticed (a test of the checks)
     #[arg(long, hide = true)]
     pub corrupt: bool,
@@ -126,6 +137,7 @@ pub fn run(args: WorkArgs) -> Result<i32> {
         ensure!((0.0..=86_400.0).contains(&at_s), "--phase-at must be 0 to 86400 seconds");
         ensure!(args.name.has_phases(), "--phase-at: this workload has no second phase");
     }
+    ensure!(!args.in_turns || args.name.takes_turns(), "--in-turns: this workload takes none");
     let kind = server::Kind::of(args.name);
     if args.print_server_command {
         let kind = kind.context("only redis and memcached have a server")?;
@@ -141,7 +153,7 @@ pub fn run(args: WorkArgs) -> Result<i32> {
         None => Box::new(std::io::stdout()),
     };
     let recorder = Recorder::new(out, args.warmup, args.seconds);
-    let mut recorder = recorder.turning_after(args.phase_at);
+    let mut recorder = recorder.turning_after(args.phase_at).in_turns(args.in_turns);
     match (args.name, kind) {
         (_, Some(kind)) => client::run(kind, &args, &mut recorder)?,
         (Workload::Bfs, _) => bfs::run(&args, &mut recorder)?,

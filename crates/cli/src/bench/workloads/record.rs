@@ -12,6 +12,7 @@ use hdrhistogram::serialization::{Serializer, V2Serializer};
 use hdrhistogram::Histogram;
 use serde_json::{json, Value};
 
+use super::turns::Turns;
 use crate::demo::sys;
 
 /// Ten minutes: longer is counted as that.
@@ -74,6 +75,7 @@ pub(super) struct Recorder {
     /// Sum of the logarithms of the operations' seconds.
     log_sum: f64,
     clock: Clock,
+    turns: Option<Turns>,
     wrong: u64,
     more: Vec<(&'static str, Value)>,
 }
@@ -105,6 +107,7 @@ impl Recorder {
             busy: Duration::ZERO,
             log_sum: 0.0,
             clock: Clock::Wall,
+            turns: None,
             wrong: 0,
             more: Vec::new(),
         }
@@ -113,6 +116,16 @@ impl Recorder {
     /// The same with a load that changes so long after the measured part began.
     pub(super) fn turning_after(self, seconds: Option<f64>) -> Recorder {
         Recorder { turn_after: seconds.map(Duration::from_secs_f64), ..self }
+    }
+
+    /// The same of a process that somebody stops and continues. Of operations that are longer than
+    /// a turn their pieces count, the pieces being the operations of the result.
+    pub(super) fn in_turns(self, is_so: bool) -> Recorder {
+        if !is_so {
+            return self;
+        }
+        let turns = Some(Turns::from(self.ready_at));
+        Recorder { turns, ..self }
     }
 
     /// So much of the time between the last operation and the next is not this load's. The phase
@@ -156,7 +169,8 @@ impl Recorder {
         eprintln!("[{:7.1} s] {what}", self.ready_at.elapsed().as_secs_f64());
     }
 
-    /// Everything is loaded and checked, in process `pid` if it is one of ours.
+    /// Everything is loaded and checked, in process `pid` if it is one of ours. In turns, the first
+    /// one is waited for here.
     pub(super) fn ready(
         &mut self,
         clock: Clock,
@@ -165,6 +179,9 @@ impl Recorder {
         details: Value,
     ) -> Result<()> {
         let load_s = seconds(self.ready_at.elapsed());
+        if self.turns.is_some() {
+            sys::stop_here();
+        }
         self.clock = clock;
         self.note("latency_of", latency_of.into());
         self.line(&json!({"event": "ready", "load_s": load_s, "pid": pid, "of": details}))?;
@@ -197,7 +214,7 @@ impl Recorder {
     /// part does not count.
     pub(super) fn op(&mut self, now: Instant, time: Duration) -> Result<()> {
         self.second_ops += 1;
-        if self.counts(now, time) {
+        if self.counts(now, time) && !self.is_spoilt(now, time) {
             self.ops += 1;
             self.busy += time;
             self.log_sum += time.as_secs_f64().max(1e-9).ln();
@@ -212,13 +229,26 @@ impl Recorder {
 
     /// The mean latency of so many pieces of work, `time` each, that were done together.
     pub(super) fn latency_of(&mut self, now: Instant, time: Duration, pieces: f64) {
+        let whole = time.mul_f64(pieces);
+        if self.is_spoilt(now, whole) {
+            return;
+        }
+        let counts = self.counts(now, time);
+        if let Some(turns) = self.turns.as_mut().filter(|_| counts) {
+            turns.add(pieces, whole);
+        }
         self.second_work += pieces;
-        self.second_busy += time.mul_f64(pieces);
+        self.second_busy += whole;
         let ns = time.as_nanos().min(u128::from(LATENCY_NS_MAX)) as u64;
         self.second.saturating_record(ns);
-        if self.counts(now, time) {
+        if counts {
             self.all.saturating_record(ns);
         }
+    }
+
+    /// Whether work that was done at `now` and took `time` is none of a turn's.
+    fn is_spoilt(&mut self, now: Instant, time: Duration) -> bool {
+        self.turns.as_mut().is_some_and(|turns| turns.spoil(now, time))
     }
 
     fn counts(&self, now: Instant, time: Duration) -> bool {
@@ -232,8 +262,10 @@ impl Recorder {
             return Ok(());
         }
         let work_s = match self.clock {
-            Clock::Wall => (now - self.written_at).saturating_sub(self.second_aside),
-            Clock::Busy => self.second_busy,
+            Clock::Wall if self.turns.is_none() => {
+                (now - self.written_at).saturating_sub(self.second_aside)
+            }
+            Clock::Wall | Clock::Busy => self.second_busy,
         };
         let mut line = json!({
             "t_s": seconds(now - self.ready_at),
@@ -280,19 +312,20 @@ impl Recorder {
 
     /// The last line. Returns how much was wrong.
     pub(super) fn finish(&mut self) -> Result<u64> {
-        let seconds_ = match self.clock {
-            Clock::Wall => {
+        let (ops, seconds_) = match (&self.turns, self.clock) {
+            (Some(turns), _) => turns.done(),
+            (None, Clock::Wall) => {
                 let whole = self.ended_at - self.measuring_since;
-                whole.saturating_sub(self.aside).as_secs_f64()
+                (self.ops as f64, whole.saturating_sub(self.aside).as_secs_f64())
             }
-            Clock::Busy => self.busy.as_secs_f64(),
+            (None, Clock::Busy) => (self.ops as f64, self.busy.as_secs_f64()),
         };
         let per_op_us = |sum_s: f64| sum_s / self.ops.max(1) as f64 * 1e6;
         let mut line = json!({
             "event": "done",
-            "ops": self.ops,
+            "ops": ops.round() as u64,
             "seconds": seconds_,
-            "ops_per_s": self.ops as f64 / seconds_.max(1e-9),
+            "ops_per_s": ops / seconds_.max(1e-9),
             "mean_us": self.all.mean() / 1e3,
             "p50_us": quantile_us(&self.all, 0.5),
             "p99_us": quantile_us(&self.all, 0.99),
@@ -406,6 +439,25 @@ pub(super) mod tests {
             bytes.extend((0..four.len() - 1).map(|i| (bits >> (16 - 8 * i)) as u8));
         }
         bytes
+    }
+
+    #[test]
+    fn in_turns_pieces_are_what_counts() {
+        let ms = Duration::from_millis;
+        let (recorder, lines) = recorder(10.0);
+        let turns = Turns::from(recorder.ready_at);
+        let mut r = Recorder { turns: Some(turns), phase: Phase::Measure, ..recorder };
+        let now = r.measuring_since + ms(500);
+        // Two pieces of 20 ms each, one of 60 ms, and a whole operation from before it all.
+        r.latency_of(now, ms(20), 2.0);
+        r.latency(now, ms(60));
+        r.op(now, ms(800)).unwrap();
+        r.tick(now + ms(900)).unwrap();
+        r.finish().unwrap();
+        let lines = lines.parsed();
+        assert_eq!((&lines[0]["work"], &lines[0]["work_s"]), (&json!(3.0), &json!(0.1)));
+        assert_eq!((&lines[1]["ops"], &lines[1]["seconds"]), (&json!(3), &json!(0.1)));
+        assert_eq!(lines[1]["op_mean_us"], 0.0);
     }
 
     #[test]

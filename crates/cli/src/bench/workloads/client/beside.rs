@@ -10,14 +10,8 @@ use serde_json::{json, Value};
 
 use super::side::{Side, Turn};
 use crate::bench::workloads::record::{histogram, quantile_us, Recorder};
+use crate::bench::workloads::turns::{BESIDE_SLICE, OWN_SLICE, SETTLE};
 use crate::demo::sys::signal_process;
-
-/// What is counted of a turn of the server that is measured.
-const OWN_SLICE: Duration = Duration::from_millis(250);
-/// What is counted of a turn of the plain one.
-const BESIDE_SLICE: Duration = Duration::from_millis(120);
-/// At the start of a turn, not counted: what is in caches is the other server's.
-const SETTLE: Duration = Duration::from_millis(20);
 
 /// The plain server.
 pub(super) struct Beside<'a> {
