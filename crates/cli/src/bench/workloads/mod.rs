@@ -96,9 +96,9 @@ pub struct WorkArgs {
     /// File for the JSON lines; standard output without it
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// bfs, churn: another program takes turns with this one. It stops itself when its data is there
-    /// and is stopped and continued by whoever started it; pieces of work in which that happens do
-    /// not count
+    /// bfs, churn: another program takes turns with this one. It stops itself when its data is
+    /// there and is stopped and continued by whoever started it; pieces of work in which that
+    /// happens do not count
     #[arg(long)]
     pub in_turns: bool,
     /// Damage one byte of the loaded data, which must be noticed (a test of the checks)

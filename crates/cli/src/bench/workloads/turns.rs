@@ -1,11 +1,11 @@
-//! Turns: two programs of one kind run in turns within half a second, the one that is measured and a
-//! plain one. On a virtual machine the same program is 10 % faster or slower from one second to the
-//! next, and a fifth from one minute to the next: only neighbours in time can be compared.
+//! Turns: two programs of one kind run in turns within half a second, the one that is measured and
+//! a plain one. On a virtual machine the same program is 10 % faster or slower from one second to
+//! the next, and a fifth from one minute to the next: only neighbours in time can be compared.
 //!
 //! Servers are asked in turns by their client ([`super::client`]). Other programs are stopped and
-//! continued by whoever has started them (`bench::paper::turns`). A program cannot notice that it is
-//! stopped, but it can notice that it goes on again: the piece of work in which that happened does
-//! not count.
+//! continued by whoever has started them (`bench::paper::turns`). A program cannot notice that it
+//! is stopped, but it can notice that it goes on again: the piece of work in which that happened
+//! does not count.
 
 use std::time::{Duration, Instant};
 
