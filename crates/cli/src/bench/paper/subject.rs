@@ -258,8 +258,12 @@ impl<'a> Run<'a> {
     /// Whether both programs have their data and wait for their turns, which begin then.
     fn begin_turns(&mut self) -> Result<bool> {
         let Some(beside) = &mut self.beside else { return Ok(true) };
-        let ended = beside.ended()?;
-        ensure!(ended.is_none(), "the plain program ended{}", beside.said());
+        match beside.ended()? {
+            None => {}
+            // So will the other one, and say why.
+            Some(EXIT_SKIPPED) => return Ok(false),
+            Some(_) => bail!("the plain program ended{}", beside.said()),
+        }
         let (own, beside) = (with_child(&self.subject), beside.child.id());
         let program = if self.is_plain { own.first() } else { own.get(1) };
         let is_there = program.is_some_and(|&pid| is_stopped(pid)) && is_stopped(beside);
