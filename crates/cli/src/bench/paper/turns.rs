@@ -10,16 +10,18 @@ use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 
 use anyhow::{bail, ensure, Result};
+use clap::ValueEnum;
 use serde_json::Value;
 
 use super::meter::Lines;
 use super::record::{Load, Second};
 use crate::bench::workloads::turns::{BESIDE_SLICE, OWN_SLICE, SETTLE};
+use crate::bench::workloads::Workload;
 use crate::demo::sys::signal_process;
 
 /// Whether programs of this workload take turns.
 pub(super) fn takes_turns(workload: &str) -> bool {
-    matches!(workload, "bfs" | "churn")
+    Workload::from_str(workload, false).is_ok_and(Workload::takes_turns)
 }
 
 /// Hands out turns until it is dropped; both go on then.

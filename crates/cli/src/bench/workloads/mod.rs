@@ -62,7 +62,7 @@ impl Workload {
     }
 
     /// Whether it is in pieces that are short beside a turn and can be stopped between two.
-    fn takes_turns(self) -> bool {
+    pub(super) fn takes_turns(self) -> bool {
         matches!(self, Workload::Bfs | Workload::Churn)
     }
 }
