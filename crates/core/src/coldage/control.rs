@@ -283,6 +283,20 @@ impl Control {
         self.thresholds.get(n).copied().unwrap_or(ColdAge::Never)
     }
 
+    /// Promotions of this minute so far, or of the one that has just ended, and how many of them
+    /// would have to go for what is meant; `None` while the limit is kept.
+    pub fn excess(&self) -> Option<f64> {
+        let is_new = self.in_minute == 0;
+        let promotions = if is_new { self.facts.promotions } else { self.faults };
+        let allowed = self.settings.promotion_rate * self.facts.working_set_pages;
+        (promotions > allowed).then(|| promotions - mean_within(allowed))
+    }
+
+    /// Whether the newest window ended a minute.
+    pub fn is_minute(&self) -> bool {
+        self.in_minute == 0
+    }
+
     /// Most pages in far memory at the lowest of the thresholds; see `evidence.rs`.
     pub fn far_pages_max(&self) -> f64 {
         let lowest = (0..self.thresholds.len()).map(|n| self.threshold(n)).min();

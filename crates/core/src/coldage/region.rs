@@ -49,6 +49,9 @@ pub struct RegionAges {
     rest: u8,
     /// Pages at home when they were last sent down; 0: they were not.
     sent: u16,
+    /// Faults of this minute, and how often the region was brought home because of them.
+    promoted: u16,
+    recalls: u8,
 }
 
 /// Most windows between two attempts to send down pages that were refused.
@@ -56,6 +59,8 @@ const REST_MAX: u8 = 64;
 /// Attempts without effect from which pages at home count as refused: the first may have been
 /// dropped with the plan it was in.
 const FUTILE_MIN: u8 = 2;
+/// Most times that a region counts as brought home: an age of 255 periods is then 1.
+const RECALLS_MAX: u8 = 7;
 
 impl RegionAges {
     /// A region first seen with pages in tiers already, or without.
@@ -84,6 +89,30 @@ impl RegionAges {
         self.rest == 0
     }
 
+    /// Whether pages that were not touched for `age` scan periods are as old as a threshold asks.
+    /// Each time that the region was brought home the age counts half: that a few of its pages
+    /// showed no touch for so long has proved to mean little.
+    pub fn proven(&self, age: u8) -> u8 {
+        age.checked_shr(u32::from(self.recalls)).unwrap_or(0)
+    }
+
+    /// Pages that came back in this minute because they were touched.
+    pub fn promoted(&self) -> u16 {
+        self.promoted
+    }
+
+    /// Ends a minute.
+    pub fn end_minute(&mut self) {
+        self.promoted = 0;
+    }
+
+    /// Notes that all of the region is brought home: it only looked cold.
+    pub fn recall(&mut self) {
+        self.home_age = 0.0;
+        self.promoted = 0;
+        self.recalls = self.recalls.saturating_add(1).min(RECALLS_MAX);
+    }
+
     /// Takes in one window, at the end of which `resident` pages are at home.
     pub fn observe(&mut self, seen: WindowSeen, resident: u16) -> Touched {
         let present = f64::from(seen.present.min(PAGES_PER_REGION));
@@ -103,6 +132,7 @@ impl RegionAges {
         self.watched |= watched > 0.0;
         self.share_max = self.share_max.max(share as f32);
         self.faults = self.faults.saturating_add(faults);
+        self.promoted = self.promoted.saturating_add(faults);
         if hits > 0.0 {
             self.touched = true;
             self.home_age = 0.0;
@@ -144,6 +174,10 @@ impl RegionAges {
             self.home_age = 0.0;
         }
         self.stored_age = if stored > 0 { self.stored_age.saturating_add(1) } else { 0 };
+        // What is as old as ages go has changed since.
+        if self.home_age() == AGE_MAX || self.stored_age == AGE_MAX {
+            self.recalls = 0;
+        }
         (self.watched, self.touched, self.share_max, self.faults) = (false, false, 0.0, 0);
         distinct
     }
@@ -235,6 +269,24 @@ mod tests {
         // Sent down again, all of it counts as old as its younger part.
         ages.send_down(40, 470);
         assert_eq!(ages.stored_age(), 4);
+    }
+
+    #[test]
+    fn each_time_home_halves_what_an_age_proves_until_it_is_as_old_as_can_be() {
+        let mut ages = RegionAges::default();
+        assert_eq!(ages.proven(40), 40);
+        (0..9).for_each(|_| ages.recall());
+        assert_eq!((ages.proven(255), ages.proven(127)), (1, 0));
+        (0..254).for_each(|_| _ = window(&mut ages, home(4, 0)));
+        assert_eq!((ages.home_age(), ages.proven(ages.home_age())), (254, 1));
+        window(&mut ages, home(4, 0));
+        assert_eq!(ages.proven(40), 40);
+        // Promotions are those of a minute.
+        let seen = WindowSeen { stored: 512, faults: 3, ..WindowSeen::default() };
+        (0..2).for_each(|_| _ = window(&mut ages, seen));
+        assert_eq!(ages.promoted(), 6);
+        ages.end_minute();
+        assert_eq!(ages.promoted(), 0);
     }
 
     #[test]

@@ -5,7 +5,14 @@
 //! A region whose pages at home were not seen touched for as long as the threshold goes down,
 //! oldest first. Never more than leaves the working set at home, and never more than the evidence
 //! bears. A page that came back stays; when all of what is home of its region is old again, it goes
-//! down again. Nothing is ever promoted by plan: what nobody touches need not come back.
+//! down again. What nobody touches need not come back.
+//!
+//! # What comes home
+//!
+//! The regions that break the limit, all of them at once. The paper's far memory mends itself, since
+//! a page that is touched leaves it. Of a region of which a 20th is touched in a minute that takes
+//! 20 minutes, and each of them is over the limit. Few samples and a short past let such regions
+//! pass as cold; having been brought home, a region must be twice as old to go down again.
 //!
 //! # Which tier
 //!
@@ -26,6 +33,8 @@ use crate::tier::{TierId, MAX_TIERS};
 
 /// Least that a tier must save on a page to be worth a move, as a share of its price in DRAM.
 const WORTH: f64 = 0.02;
+/// Least pages of a region that came back in a minute for the region to be brought home.
+const PROMOTED_MIN: u16 = 2;
 
 /// What the policy is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,13 +124,13 @@ impl ColdAgePolicy {
             return None;
         }
         if resident > 0 && stored == 0 {
-            let to = self.tier_for(ages.home_age(), region, tiers, dram);
-            let age = ages.home_age();
+            let age = ages.proven(ages.home_age());
+            let to = self.tier_for(age, region, tiers, dram);
             return (to != TierId::DRAM).then_some(Candidate { index, age, to });
         }
         // Part of it is down, or all. What moves is the region, so that both parts must be old.
         let lowest = (0..tiers.len() - 1).map(|n| self.control.threshold(n)).min();
-        let is_old = lowest.unwrap_or(ColdAge::Never).is_reached_by(ages.home_age());
+        let is_old = lowest.unwrap_or(ColdAge::Never).is_reached_by(ages.proven(ages.home_age()));
         if resident > 0 && !is_old {
             return None;
         }
@@ -133,6 +142,32 @@ impl ColdAgePolicy {
             (further, _) => further,
         };
         (to != TierId::DRAM).then_some(Candidate { index, age: ages.home_age(), to })
+    }
+
+    /// The regions to bring home: those with the most promotions, until without theirs the minute
+    /// would have been as it is meant. One that a single page came back of is not to blame.
+    fn recall(&mut self, regions: &[RegionView]) -> Vec<usize> {
+        let Some(mut excess) = self.control.excess() else { return Vec::new() };
+        let promoted = |(index, region): (usize, &RegionView)| {
+            let (ages, _) = self.ages.get(&region.id)?;
+            let is_to_blame = counts(region).1 > 0 && ages.promoted() >= PROMOTED_MIN;
+            is_to_blame.then_some((ages.promoted(), index))
+        };
+        let mut all: Vec<(u16, usize)> = regions.iter().enumerate().filter_map(promoted).collect();
+        let by_id = |index: usize| regions[index].id;
+        all.sort_by(|a, b| b.0.cmp(&a.0).then(by_id(a.1).cmp(&by_id(b.1))));
+        let is_enough = |&(promoted, _): &(u16, usize)| {
+            let goes_on = excess > 0.0;
+            excess -= f64::from(promoted);
+            goes_on
+        };
+        let recalled: Vec<usize> = all.into_iter().take_while(is_enough).map(|(_, i)| i).collect();
+        for &index in &recalled {
+            if let Some((ages, _)) = self.ages.get_mut(&regions[index].id) {
+                ages.recall();
+            }
+        }
+        recalled
     }
 
     /// The moves of this window, and how many regions wait for a later one.
@@ -206,16 +241,24 @@ impl Policy for ColdAgePolicy {
             facts if facts.is_at_limit => FarMemory::AtLimit,
             _ => FarMemory::Open,
         };
-        let (chosen, waiting) = match state {
-            FarMemory::Open => self.choose(regions, tiers),
-            _ => (Vec::new(), 0),
+        // At the memory limit nothing is brought back either: it would need memory.
+        let ((chosen, waiting), recalled) = match state {
+            FarMemory::Open => (self.choose(regions, tiers), self.recall(regions)),
+            _ => ((Vec::new(), 0), Vec::new()),
         };
+        if self.control.is_minute() {
+            self.ages.values_mut().for_each(|(ages, _)| ages.end_minute());
+        }
 
         let mut to: Vec<u8> = regions.iter().map(|region| region.tier_index(tiers)).collect();
         let mut moves = vec![false; regions.len()];
         for candidate in &chosen {
             to[candidate.index] = candidate.to.0;
             moves[candidate.index] = true;
+        }
+        for &index in &recalled {
+            to[index] = TierId::DRAM.0;
+            moves[index] = true;
         }
         let facts = self.control.facts();
         let settings = self.control.settings();
@@ -228,6 +271,7 @@ impl Policy for ColdAgePolicy {
             coverage: facts.coverage(),
             sent: chosen.len() as u64,
             waiting,
+            recalled: recalled.len() as u64,
         };
         let mut plan = Plan::to_tiers(regions, tiers, &to, why);
         plan.moves.retain(|step| moves[step.region as usize]);

@@ -293,6 +293,8 @@ pub enum Why {
         sent: u64,
         /// See `sent`.
         waiting: u64,
+        /// Regions brought home because too many of their pages came back.
+        recalled: u64,
     },
     /// Everything goes somewhere, at random.
     Torture {
@@ -350,7 +352,16 @@ impl fmt::Display for Why {
                 "{cold} regions at or below {hotness_max:.1} pages a window go to {tier}, {back} \
                  in use again return to DRAM"
             ),
-            Why::ColdAge { state, threshold_s, rate, allowed, coverage, sent, waiting } => {
+            Why::ColdAge {
+                state,
+                threshold_s,
+                rate,
+                allowed,
+                coverage,
+                sent,
+                waiting,
+                recalled,
+            } => {
                 match state {
                     FarMemory::WarmingUp => write!(f, "warming up: nothing is demoted yet; ")?,
                     FarMemory::AtLimit => {
@@ -369,7 +380,11 @@ impl fmt::Display for Why {
                     rate * 100.0,
                     allowed * 100.0,
                     coverage * 100.0
-                )
+                )?;
+                match recalled {
+                    0 => Ok(()),
+                    _ => write!(f, ", {recalled} that are touched too often come home"),
+                }
             }
             Why::Torture { seed } => {
                 write!(f, "torture with seed {seed}: everything goes somewhere, at random")
