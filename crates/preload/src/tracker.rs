@@ -42,6 +42,9 @@ const REST_WINDOWS: u8 = 8;
 const SAMPLE_BATCH: usize = 4;
 /// Samples of the smallest region.
 const SAMPLES_MIN: usize = 2;
+/// Windows between two looks at a region that has been in full use for long: how much later it may
+/// be noticed that it is not any more.
+const LOOK_WINDOWS_MAX: u32 = 4;
 /// Resident pages of a demoted region from which on they are worth sampling.
 const COOLED_PAGES_MIN: u16 = 32;
 
@@ -204,6 +207,9 @@ impl Tracker {
             if pool == 0 || cooled && pool < COOLED_PAGES_MIN {
                 continue;
             }
+            if !cooled && !self.is_due(r, window) {
+                continue;
+            }
             batch.push((r, cooled));
             if batch.len() == SAMPLE_BATCH {
                 self.take(std::mem::take(&mut batch), want, window);
@@ -220,12 +226,23 @@ impl Tracker {
             for &(r, cooled) in &batch {
                 let seed = r.base ^ u64::from(window) << 32;
                 // The samples of a region in full use all cost a fault and say nothing new.
-                let all_hit = !cooled && r.all_hit.load(Ordering::Relaxed);
-                let want = if all_hit { want.min(1) } else { samples_of(r, want) };
+                let is_full = !cooled && r.full_windows.load(Ordering::Relaxed) > 0;
+                let want = if is_full { want.min(1) } else { samples_of(r, want) };
                 let n = pager.take_samples(r, want, seed, cooled);
                 r.samples.store(n as u8, Ordering::Relaxed);
             }
         });
+    }
+
+    /// Whether a region is looked at in this window. One that is in full use for long is not in
+    /// every one; which regions are changes from window to window.
+    fn is_due(&self, r: &Region, window: u32) -> bool {
+        // Ages and the working set of the policy `cold-age` are sums over all regions.
+        if self.rt.stores.config.samples_came_back {
+            return true;
+        }
+        let every = windows_between(r.full_windows.load(Ordering::Relaxed));
+        window.wrapping_add((r.base / REGION_BYTES) as u32) % every == 0
     }
 
     fn count_cooled(&self, r: &Region) -> u16 {
@@ -245,10 +262,23 @@ fn samples_of(r: &Region, want: usize) -> usize {
     (want * r.registered_total()).div_ceil(REGION_PAGES).max(want.min(SAMPLES_MIN))
 }
 
+/// Windows from one look at a region to the next, if it was in full use the last so many times.
+fn windows_between(full_windows: u8) -> u32 {
+    match full_windows {
+        0..=2 => 1,
+        3 => 2,
+        _ => LOOK_WINDOWS_MAX,
+    }
+}
+
 fn report(r: &'static Region, window: u32) -> RegionReport {
     let samples = r.samples.swap(0, Ordering::Relaxed);
     let hits = r.hits.swap(0, Ordering::Relaxed);
-    r.all_hit.store(samples > 0 && hits >= samples, Ordering::Relaxed);
+    if samples > 0 {
+        let before = if hits >= samples { r.full_windows.load(Ordering::Relaxed) } else { 0 };
+        let is_full = u8::from(hits >= samples);
+        r.full_windows.store(before.saturating_add(is_full), Ordering::Relaxed);
+    }
     let stored = r.stored_total();
     RegionReport {
         region: r.base,
@@ -271,4 +301,16 @@ fn region_starts(start: u64, end: u64) -> impl Iterator<Item = u64> {
 fn has_samples(r: &Region) -> bool {
     r.samples.load(Ordering::Relaxed) > r.hits.load(Ordering::Relaxed)
         || (0..REGION_PAGES).any(|i| r.word(i).state() == PageState::Sampled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_full_use_for_long_is_looked_at_in_every_fourth_window() {
+        let between: Vec<u32> = (0..6).map(windows_between).collect();
+        assert_eq!(between, [1, 1, 1, 2, 4, 4]);
+        assert_eq!(windows_between(u8::MAX), LOOK_WINDOWS_MAX);
+    }
 }
