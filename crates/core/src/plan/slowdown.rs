@@ -90,6 +90,13 @@ const WORTH: f64 = 0.02;
 /// not worth having, whatever is accepted: a machine costs at least twice what its memory does.
 const WORTH_OF_TIME: f64 = 0.2;
 
+/// What all that is lost must save on average to be worth it. Where it saves less, each part of it
+/// must save as much, until everything with a fifth of a per cent would save half as much again on
+/// average: a program that has next to nothing that is cold is left alone, not made to pay for the
+/// little there is.
+const WORTH_ON_AVERAGE: f64 = 0.5;
+const WORTH_AGAIN: f64 = 0.75;
+
 /// Least share of the movers' time that counts when moves are weighed.
 const CONTENTION_MIN: f64 = 0.1;
 
@@ -147,6 +154,8 @@ pub struct Slowdown {
     planned_pages: f64,
     /// Slowdown of the newest window, as a share.
     newest: f64,
+    /// Whether each part of the time must save what is asked for on average.
+    is_strict: bool,
     known: Vec<u32>,
     current: Vec<u8>,
     expected: Vec<Expected>,
@@ -175,6 +184,7 @@ impl Slowdown {
             planned_ns: 0.0,
             planned_pages: 0.0,
             newest: 0.0,
+            is_strict: false,
             known: Vec::new(),
             current: Vec::new(),
             expected: Vec::new(),
@@ -283,6 +293,16 @@ struct Time {
     contention: f64,
 }
 
+/// What a placement saves, in US dollars per month, and the time it costs in a window.
+fn saved_and_lost(choices: &RegionChoices, choice: &[u8]) -> (f64, f64) {
+    let (mut saved, mut lost) = (0.0, 0.0);
+    for (item, &option) in choice.iter().enumerate().filter(|(_, &option)| option != 0) {
+        saved += choices.tco(item, 0) - choices.tco(item, usize::from(option));
+        lost += choices.perf(item, usize::from(option));
+    }
+    (saved, lost)
+}
+
 /// Equations 8 and 12 for this policy: a change that is not a promotion must be worth its while.
 struct Steady<'a> {
     choices: RegionChoices<'a>,
@@ -370,11 +390,23 @@ impl Policy for Slowdown {
         let pages: f64 = regions.iter().map(|region| f64::from(region.pages)).sum();
         let all_usd = pages * tiers[0].usd_per_page_month();
         let running = self.running_ns.filter(|running| *running > 0.0);
-        let usd_per_ns = running.map_or(0.0, |running| WORTH_OF_TIME * all_usd / running);
-        let steady = Steady { choices, current: &self.current, worth: &worth, usd_per_ns };
+        let time_usd = |worth: f64| running.map_or(0.0, |running| worth * all_usd / running);
+        let worth_of = |worth_of_time: f64| {
+            let usd_per_ns = time_usd(worth_of_time);
+            Steady { choices, current: &self.current, worth: &worth, usd_per_ns }
+        };
+        let mut steady = worth_of(WORTH_OF_TIME);
         let budget = self.budget_ns();
         let limits = super::analytical::left_by_pinned(&self.limits, regions, tiers, &to);
-        let answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
+        let mut answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
+        let (saved_usd, lost_ns) = saved_and_lost(&choices, &answer.solution.choice);
+        let least = if self.is_strict { WORTH_AGAIN } else { WORTH_ON_AVERAGE };
+        self.is_strict = saved_usd < lost_ns * time_usd(least);
+        if self.is_strict {
+            steady = worth_of(WORTH_ON_AVERAGE);
+            answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
+        }
+        let usd_per_ns = steady.usd_per_ns;
         // Time and money have changed places: lambda is money for time, beyond what it must save.
         let priced = |lambda: f64| terms::price(usd_per_ns + lambda);
         let priced = answer.solution.feasible.then(|| priced(answer.solution.lambda));
