@@ -283,13 +283,12 @@ impl Control {
         self.thresholds.get(n).copied().unwrap_or(ColdAge::Never)
     }
 
-    /// Promotions of this minute so far, or of the one that has just ended, and how many of them
-    /// would have to go for what is meant; `None` while the limit is kept.
-    pub fn excess(&self) -> Option<f64> {
-        let is_new = self.in_minute == 0;
-        let promotions = if is_new { self.facts.promotions } else { self.faults };
+    /// If more came back in this minute so far, or in the one that has just ended, than is allowed:
+    /// how many are meant to.
+    pub fn meant_if_over(&self) -> Option<f64> {
+        let promotions = if self.is_minute() { self.facts.promotions } else { self.faults };
         let allowed = self.settings.promotion_rate * self.facts.working_set_pages;
-        (promotions > allowed).then(|| promotions - mean_within(allowed))
+        (promotions > allowed).then(|| mean_within(allowed))
     }
 
     /// Whether the newest window ended a minute.

@@ -144,28 +144,29 @@ impl ColdAgePolicy {
         (to != TierId::DRAM).then_some(Candidate { index, age: ages.home_age(), to })
     }
 
-    /// The regions to bring home: those with the most promotions, until without theirs the minute
-    /// would have been as it is meant. One that a single page came back of is not to blame.
+    /// The regions to bring home if the limit is broken: those with the most promotions, until what
+    /// the others had in this minute is as many as are meant. One that a single page came back of
+    /// is not to blame.
     fn recall(&mut self, regions: &[RegionView]) -> Vec<usize> {
-        let Some(mut excess) = self.control.excess() else { return Vec::new() };
+        let Some(meant) = self.control.meant_if_over() else { return Vec::new() };
         let promoted = |(index, region): (usize, &RegionView)| {
             let (ages, _) = self.ages.get(&region.id)?;
-            let is_to_blame = counts(region).1 > 0 && ages.promoted() >= PROMOTED_MIN;
-            is_to_blame.then_some((ages.promoted(), index))
+            (counts(region).1 > 0).then_some((ages.promoted(), index))
         };
         let mut all: Vec<(u16, usize)> = regions.iter().enumerate().filter_map(promoted).collect();
+        let mut left: f64 = all.iter().map(|&(promoted, _)| f64::from(promoted)).sum();
         let by_id = |index: usize| regions[index].id;
         all.sort_by(|a, b| b.0.cmp(&a.0).then(by_id(a.1).cmp(&by_id(b.1))));
-        let is_enough = |&(promoted, _): &(u16, usize)| {
-            let goes_on = excess > 0.0;
-            excess -= f64::from(promoted);
-            goes_on
-        };
-        let recalled: Vec<usize> = all.into_iter().take_while(is_enough).map(|(_, i)| i).collect();
-        for &index in &recalled {
+        let mut recalled = Vec::new();
+        for (promoted, index) in all {
+            if left <= meant || promoted < PROMOTED_MIN {
+                break;
+            }
+            left -= f64::from(promoted);
             if let Some((ages, _)) = self.ages.get_mut(&regions[index].id) {
                 ages.recall();
             }
+            recalled.push(index);
         }
         recalled
     }

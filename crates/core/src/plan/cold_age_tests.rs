@@ -368,6 +368,34 @@ fn a_page_that_no_tier_takes_is_not_tried_for_ever() {
     assert!((4 * 8..4 * 24).contains(&attempts), "{attempts}");
 }
 
+/// Regions 0 and 1 in use, wholly, so that of 1 % of the working set 10 may come back in a minute and
+/// 4.2 are meant to; and three that are down, or home, of which so many pages are touched.
+fn used_and_far(far: [Option<u16>; 3]) -> Vec<RegionView> {
+    let view = |(id, touched): (u64, Option<u16>)| {
+        let home = WindowSeen { present: 512, sampled: 8, ..WindowSeen::default() };
+        let (resident, seen) = match touched {
+            Some(faults) => {
+                (u32::from(faults), WindowSeen { stored: 512, faults, ..WindowSeen::default() })
+            }
+            None if id < 2 => (512, WindowSeen { hits: 8, ..home }),
+            None => (512, home),
+        };
+        let tier = TierId(u8::from(touched.is_some()));
+        RegionView { pages: 512, resident, seen: Some(seen), ..RegionView::at(id, tier) }
+    };
+    (0..).zip([None, None].into_iter().chain(far)).map(view).collect()
+}
+
+fn brought_home(policy: &mut ColdAgePolicy, far: [Option<u16>; 3]) -> Vec<u32> {
+    let plan = policy.plan(&used_and_far(far), &one_tier());
+    let home: Vec<u32> =
+        plan.moves.iter().filter(|m| m.to == TierId::DRAM).map(|m| m.region).collect();
+    let why = plan.why.to_string();
+    let said = format!(", {} that are touched too often come home", home.len());
+    assert_eq!(why.ends_with(&said), !home.is_empty(), "{why}");
+    home
+}
+
 #[test]
 fn who_breaks_the_limit_comes_home_and_must_be_twice_as_old_to_go_again() {
     let settings = Settings {
@@ -377,41 +405,37 @@ fn who_breaks_the_limit_comes_home_and_must_be_twice_as_old_to_go_again() {
         ..Settings::at_window(5.0)
     };
     let mut policy = ColdAgePolicy::new(settings);
-    // Two regions in use, wholly: 10 pages may come back, and 4.1 are meant to. Three are down.
-    let view = |id: u64, down: bool, touched: u16| {
-        let (present, stored) = if down { (0, 512) } else { (512, 0) };
-        let sampled = if down { 0 } else { 8 };
-        let (hits, faults) = if down { (0, touched) } else { (touched, 0) };
-        let tier = TierId(u8::from(down));
-        RegionView {
-            pages: 512,
-            resident: if down { u32::from(touched) } else { 512 },
-            seen: Some(WindowSeen { present, stored, sampled, hits, faults }),
-            ..RegionView::at(id, tier)
-        }
-    };
-    let window = |policy: &mut ColdAgePolicy, down: [u16; 3]| {
-        let far = (2..).zip(down).map(|(id, faults)| view(id, true, faults));
-        let views: Vec<RegionView> =
-            [view(0, false, 8), view(1, false, 8)].into_iter().chain(far).collect();
-        policy.plan(&views, &one_tier())
-    };
-    (0..4).for_each(|_| _ = window(&mut policy, [0, 0, 0]));
-    let home = |plan: &Plan| -> Vec<u32> {
-        let back = plan.moves.iter().filter(|step| step.to == TierId::DRAM);
-        back.map(|step| step.region).collect()
-    };
-    assert_eq!(home(&window(&mut policy, [4, 2, 4])), [], "10 are allowed");
-    // Without the worst it is 4 or fewer; and 1 of each of many would be nobody's fault.
-    let plan = window(&mut policy, [9, 3, 1]);
-    assert_eq!(home(&plan), [2]);
-    assert!(plan.why.to_string().ends_with(", 1 that are touched too often come home"));
-    assert_eq!(home(&window(&mut policy, [6, 1, 6])), [2, 4]);
-    let age = |policy: &ColdAgePolicy, id: u64| policy.ages[&id].0.proven(8);
-    assert_eq!([2, 3, 4].map(|id| age(&policy, id)), [2, 8, 4]);
+    let mut home = |far: [u16; 3]| brought_home(&mut policy, far.map(Some));
+    (0..4).for_each(|_| assert_eq!(home([0, 0, 0]), []));
+    assert_eq!(home([4, 2, 4]), [], "10 are allowed");
+    // Without the worst it is 4; and 1 of each of many would be nobody's fault.
+    assert_eq!(home([9, 3, 1]), [2]);
+    assert_eq!(home([6, 1, 6]), [2, 4]);
+    let age = |id: u64| policy.ages[&id].0.proven(8);
+    assert_eq!([2, 3, 4].map(age), [2, 8, 4]);
     // At the memory limit there is no room to bring anything to.
     policy.limit(true);
-    assert_eq!(home(&window(&mut policy, [0, 90, 0])), []);
+    assert_eq!(brought_home(&mut policy, [Some(0), Some(90), Some(0)]), []);
+}
+
+#[test]
+fn who_has_come_home_is_not_held_against_the_others() {
+    let settings = Settings {
+        warm_up_s: 15.0,
+        minute_s: 15.0,
+        promotion_rate: 0.01,
+        ..Settings::at_window(5.0)
+    };
+    let mut policy = ColdAgePolicy::new(settings);
+    let mut home = |far| brought_home(&mut policy, far);
+    (0..6).for_each(|_| assert_eq!(home([Some(0); 3]), []));
+    // Within a minute: the limit is broken by one region, and the others have had 4 when it ends.
+    assert_eq!(home([Some(12), Some(2), Some(1)]), [2]);
+    assert_eq!(home([None, Some(0), Some(1)]), []);
+    assert_eq!(home([None, Some(0), Some(0)]), []);
+    // And in the next minute everybody begins anew.
+    assert_eq!(home([None, Some(9), Some(0)]), []);
+    assert_eq!(home([None, Some(2), Some(0)]), [3]);
 }
 
 #[test]
