@@ -60,7 +60,16 @@ pub(super) fn limits(config: &Config, last: &Snapshot, locked_bytes: u64) -> Val
     let mut untracked = Held::default();
     untracked.add(untracked_bytes(config, last) / 4096, dram - least);
 
-    let more = match last.plan.as_ref().map(|plan| plan.why) {
+    let why = last.plan.as_ref().map(|plan| plan.why);
+    let not_worth = match why {
+        Some(Why::WithinSlowdown { is_spent: false, worth, .. }) => Some(format!(
+            "would save too little for its time: a per cent of slowdown must save {worth} % of the \
+             memory, whatever --max-slowdown accepts"
+        )),
+        _ => None,
+    };
+    let more = match why {
+        Some(Why::WithinSlowdown { is_spent: false, .. }) => "it would not be worth that",
         Some(Why::WithinSlowdown { .. }) => "raise --max-slowdown to let it go",
         Some(Why::WithinBudget { .. } | Why::OverBudget { .. }) => "lower --alpha to let it go",
         Some(Why::Waterfall { .. }) => "raise --threshold to let it go",
@@ -71,7 +80,13 @@ pub(super) fn limits(config: &Config, last: &Snapshot, locked_bytes: u64) -> Val
         bytes => format!("; the program has locked {} KiB, which stays", bytes >> 10),
     };
     let all = [
-        ("budget", budget, format!("would cost more time than the budget has for it: {more}")),
+        match not_worth {
+            Some(text) => ("not_worth", budget, text),
+            None => {
+                let text = format!("would cost more time than the budget has for it: {more}");
+                ("budget", budget, text)
+            }
+        },
         ("in_use", in_use, "in use: what goes down comes back before it has saved anything".into()),
         (
             "waiting",

@@ -27,8 +27,8 @@ pub use threshold::{ColdAge, History, HISTORY_MINUTES};
 /// Promotions that are allowed in a minute, as a share of the working set: 0.2 % (section 4.2).
 pub const PROMOTION_RATE_DEFAULT: f64 = 0.002;
 
-/// `K`. The paper tunes it and does not tell; the goal it is tuned for is that the limit holds in 98
-/// minutes of 100. Half of what that leaves is for the threshold, the other half for chance.
+/// `K`. The paper tunes it and does not tell; the goal it is tuned for is that the limit holds in
+/// 98 minutes of 100. Half of what that leaves is for the threshold, the other half for chance.
 pub const PERCENTILE_DEFAULT: f64 = 99.0;
 
 /// `S`, in minutes. The paper tunes it too. With ten minutes the first threshold is the highest of

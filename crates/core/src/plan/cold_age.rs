@@ -9,10 +9,10 @@
 //!
 //! # What comes home
 //!
-//! The regions that break the limit, all of them at once. The paper's far memory mends itself, since
-//! a page that is touched leaves it. Of a region of which a 20th is touched in a minute that takes
-//! 20 minutes, and each of them is over the limit. Few samples and a short past let such regions
-//! pass as cold; having been brought home, a region must be twice as old to go down again.
+//! The regions that break the limit, all of them at once. The paper's far memory mends itself,
+//! since a page that is touched leaves it. Of a region of which a 20th is touched in a minute that
+//! takes 20 minutes, and each of them is over the limit. Few samples and a short past let such
+//! regions pass as cold; having been brought home, a region must be twice as old to go down again.
 //!
 //! # Which tier
 //!

@@ -368,8 +368,8 @@ fn a_page_that_no_tier_takes_is_not_tried_for_ever() {
     assert!((4 * 8..4 * 24).contains(&attempts), "{attempts}");
 }
 
-/// Regions 0 and 1 in use, wholly, so that of 1 % of the working set 10 may come back in a minute and
-/// 4.2 are meant to; and three that are down, or home, of which so many pages are touched.
+/// Regions 0 and 1 in use, wholly, so that of 1 % of the working set 10 may come back in a minute
+/// and 4.2 are meant to; and three that are down, or home, of which so many pages are touched.
 fn used_and_far(far: [Option<u16>; 3]) -> Vec<RegionView> {
     let view = |(id, touched): (u64, Option<u16>)| {
         let home = WindowSeen { present: 512, sampled: 8, ..WindowSeen::default() };

@@ -252,6 +252,11 @@ pub enum Why {
         correction: f64,
         /// Regions whose demotion waits for a later window.
         waiting: u64,
+        /// What lost time must save to be lost: a per cent of slowdown this many per cent of the
+        /// money for all memory.
+        worth: f64,
+        /// Whether more of what is worth its time would take more than there is.
+        is_spent: bool,
         /// The cheapest placement is at most this much cheaper, as a share of the money.
         gap: f64,
     },
@@ -330,7 +335,17 @@ impl fmt::Display for Why {
                 "{budget:.4} USD a month are allowed, and the cheapest placement costs \
                  {cheapest:.4}; it was chosen"
             ),
-            Why::WithinSlowdown { target, newest, budget_ns, trim, correction, waiting, gap } => {
+            Why::WithinSlowdown {
+                target,
+                newest,
+                budget_ns,
+                trim,
+                correction,
+                waiting,
+                worth,
+                is_spent,
+                gap,
+            } => {
                 write!(
                     f,
                     "{:.2} % slower in the last window, {:.2} % are accepted; cheapest placement \
@@ -340,7 +355,16 @@ impl fmt::Display for Why {
                     target * 100.0,
                     budget_ns / 1e6,
                     gap * 100.0
-                )
+                )?;
+                match is_spent {
+                    true => Ok(()),
+                    // Else one would raise what is accepted, and wonder.
+                    false => write!(
+                        f,
+                        "; all that is worth it is wanted: a per cent of slowdown must save \
+                         {worth} % of the memory"
+                    ),
+                }
             }
             Why::Waterfall { hotness_max, cold, further, back } => write!(
                 f,

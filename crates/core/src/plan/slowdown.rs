@@ -433,6 +433,8 @@ impl Policy for Slowdown {
             trim: self.trim,
             correction: k,
             waiting: paced.waiting,
+            worth: if self.is_strict { WORTH_ON_AVERAGE } else { WORTH_OF_TIME },
+            is_spent: answer.solution.lambda > 0.0 || !answer.solution.feasible,
             gap: answer.solution.gap_to_lp,
         };
         let mut plan = Plan::to_tiers(regions, tiers, &to, why);

@@ -352,6 +352,14 @@ fn time_that_saves_hardly_anything_is_not_lost() {
     let outcomes = run_with(|_, region| if region < REGIONS / 20 { 0.0 } else { 340.0 }, 120);
     let kept = saved(&outcomes[WARM_UP..]);
     assert!(kept > 0.03, "{kept}");
+    // And it says which of the two keeps it from saving more.
+    let newest = |mean: f64| run_with(|_, _| mean, 60).pop().unwrap().plan.why;
+    let why = newest(60.0);
+    assert!(matches!(why, Why::WithinSlowdown { is_spent: true, .. }), "{why:?}");
+    let why = newest(340.0);
+    assert!(matches!(why, Why::WithinSlowdown { is_spent: false, .. }), "{why:?}");
+    let said = why.to_string();
+    assert!(said.ends_with("a per cent of slowdown must save 0.5 % of the memory"), "{said}");
 }
 
 #[test]
