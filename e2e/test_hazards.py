@@ -56,6 +56,16 @@ def test_content(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) 
     face(sandbox, program("content"), options=options)
 
 
+def test_futile(sandbox: Sandbox, program: Compiler) -> None:
+    """Regions of pages that do not shrink are found out by a look at a few of them."""
+    with sandbox.start(program("futile"), options=HARD) as run:
+        assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
+        tiers = run.windows()[-1]["tiers"]
+    refused = sum(tier["refused"].get("incompressible", 0) for tier in tiers[1:])
+    # 12,288 such pages in 24 regions, and one region that has both kinds.
+    assert 24 * 6 <= refused < 2_000, tiers
+
+
 @pytest.mark.parametrize("options", [HARD, TIERSCAPE], ids=["auto", "tierscape"])
 def test_threads(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """A page may be wanted at every step of its way down, by several threads at once."""

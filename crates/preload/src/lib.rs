@@ -26,6 +26,7 @@ pub mod locked;
 pub mod mover;
 pub mod offspring;
 pub mod pager;
+mod probe;
 pub mod promoter;
 pub mod region;
 pub mod runtime;

@@ -9,6 +9,7 @@
 //! Across: stored bytes move as they are if both tiers have the same codec and neither has blocks,
 //! else they are decoded and encoded. Up: see `promoter.rs`.
 
+use crate::probe::{self, Found};
 use crate::promoter::Promoter;
 use crate::region::Region;
 use crate::runtime::Runtime;
@@ -269,6 +270,9 @@ impl Mover {
         } else if self.rt.stores.get(tier).is_some() {
             let pages = region.stored_total() + region.resident.load(Ordering::Relaxed);
             self.tally = Tally::default();
+            if self.is_futile(region, tier) {
+                return;
+            }
             self.migrate(region, tier);
             self.demote(region, tier);
             self.note_shrinkage(region, tier, pages);
@@ -277,6 +281,25 @@ impl Mover {
             t.compact(COMPACT_MOVES);
             trim(t);
         }
+    }
+
+    /// Whether the region can stay where it is, because none of it shrinks.
+    fn is_futile(&mut self, region: &Region, tier: TierId) -> bool {
+        if !probe::is_called_for(self.rt, region, tier) {
+            return false;
+        }
+        let Some(encoder) = self.encoders.get(tier.index() - 1) else { return false };
+        let cutoff = (self.rt.stores.config.cutoff_bytes as usize).min(PAGE_BYTES);
+        let out = &mut self.encoded[..cutoff];
+        let Found::Futile(pages) = probe::look(self.rt, region, encoder, &mut self.page, out)
+        else {
+            return false;
+        };
+        let counters = &self.rt.stats.tiers[tier.index()];
+        counters.refused[Refused::Incompressible as usize]
+            .fetch_add(pages.into(), Ordering::Relaxed);
+        region.shrinkage.refuse(tier, self.rt.window.load(Ordering::Relaxed));
+        true
     }
 
     /// Keeps what became of the region's `pages`, about so many.

@@ -71,8 +71,7 @@ impl Shrinkage {
     pub fn learn(&self, tier: TierId, tally: Tally, refused: f64, window: u32) {
         let n = tier.index();
         let stored_was = self.stored[n].load(RELAXED);
-        let is_known = stored_was > 0 || self.refused[n].load(RELAXED) > 0;
-        if tally.tried == 0 || !is_known && tally.tried < PAGES_MIN {
+        if tally.tried == 0 || !self.knows(tier) && tally.tried < PAGES_MIN {
             return;
         }
         self.refused[n].store((refused.clamp(0.0, 1.0) * REFUSED_ONE).round() as u8, RELAXED);
@@ -86,6 +85,20 @@ impl Shrinkage {
             self.stored[n].store(steps as u16, RELAXED);
         }
         self.learnt_in.store(window.max(1), RELAXED);
+    }
+
+    /// Puts in that the tier would take none of the region's pages, as far as a look at a few says.
+    pub fn refuse(&self, tier: TierId, window: u32) {
+        let n = tier.index();
+        self.stored[n].store(0, RELAXED);
+        self.refused[n].store(REFUSED_ONE as u8, RELAXED);
+        self.learnt_in.store(window.max(1), RELAXED);
+    }
+
+    /// Whether anything is known of the region in this tier.
+    pub fn knows(&self, tier: TierId) -> bool {
+        let n = tier.index();
+        self.stored[n].load(RELAXED) > 0 || self.refused[n].load(RELAXED) > 0
     }
 
     /// What is known. A region of which nothing is stored is forgotten after a while.
@@ -158,6 +171,16 @@ mod tests {
         assert!(!region.read(75, false).is_empty(), "some of it is stored");
         assert!(region.read(75, true).is_empty());
         assert!(region.read(76, true).is_empty());
+    }
+
+    #[test]
+    fn a_look_at_a_few_pages_counts_until_it_is_forgotten() {
+        let region = Shrinkage::default();
+        assert!(!region.knows(T1));
+        region.refuse(T1, 10);
+        assert!(region.knows(T1) && !region.knows(TierId(2)));
+        assert_eq!(region.read(74, true).get(1), Some((None, 1.0)));
+        assert!(region.read(75, true).is_empty() && !region.knows(T1));
     }
 
     #[test]

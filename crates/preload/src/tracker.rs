@@ -242,7 +242,7 @@ impl Tracker {
             return true;
         }
         let every = windows_between(r.full_windows.load(Ordering::Relaxed));
-        window.wrapping_add((r.base / REGION_BYTES) as u32) % every == 0
+        window.wrapping_add((r.base / REGION_BYTES) as u32).is_multiple_of(every)
     }
 
     fn count_cooled(&self, r: &Region) -> u16 {

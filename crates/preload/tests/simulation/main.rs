@@ -33,6 +33,8 @@ mod locked;
 mod mover;
 #[path = "../../src/pager/mod.rs"]
 mod pager;
+#[path = "../../src/probe.rs"]
+mod probe;
 #[path = "../../src/promoter.rs"]
 mod promoter;
 #[path = "../../src/region.rs"]

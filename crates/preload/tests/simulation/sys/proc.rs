@@ -94,6 +94,11 @@ impl Pagemap {
     }
 }
 
+/// See the real one. A page that went away meanwhile is waited for.
+pub fn read_application_page(address: u64, out: &mut [u8; 4096]) -> bool {
+    kernel::access(MAIN, address, false, |page| out.copy_from_slice(page)).is_ok()
+}
+
 /// See the real one.
 pub fn last_cpu(_tid: u32) -> Option<usize> {
     None
