@@ -42,6 +42,11 @@ impl Settings {
     fn windows(&self, seconds: f64) -> u32 {
         (seconds / self.window_s).round().clamp(1.0, 1e6) as u32
     }
+
+    /// How long a minute really is, in minutes: it is whole windows, not always 60 s.
+    fn minutes(&self) -> f64 {
+        f64::from(self.windows(self.minute_s)) * self.window_s / self.minute_s
+    }
 }
 
 /// What the loop knows, for reports. Counts of pages are estimates where they are not of far
@@ -235,9 +240,7 @@ impl Control {
         if self.scanned.1 > 0 {
             self.facts.working_set_pages = self.scanned.0 / f64::from(self.scanned.1);
         }
-        // A minute is whole windows, not always 60 s.
-        let minutes = f64::from(self.in_minute) * self.settings.window_s / self.settings.minute_s;
-        let allowed = self.settings.promotion_rate * self.facts.working_set_pages * minutes;
+        let (minutes, allowed) = (self.settings.minutes(), self.allowed_pages());
         let quickest = latencies.iter().copied().fold(f64::INFINITY, f64::min);
         self.histories.resize_with(latencies.len(), History::default);
         self.thresholds.clear();
@@ -287,8 +290,13 @@ impl Control {
     /// how many are meant to.
     pub fn meant_if_over(&self) -> Option<f64> {
         let promotions = if self.is_minute() { self.facts.promotions } else { self.faults };
-        let allowed = self.settings.promotion_rate * self.facts.working_set_pages;
+        let allowed = self.allowed_pages();
         (promotions > allowed).then(|| mean_within(allowed))
+    }
+
+    /// Promotions that are allowed in a minute, by the working set of the newest one.
+    fn allowed_pages(&self) -> f64 {
+        self.settings.promotion_rate * self.facts.working_set_pages * self.settings.minutes()
     }
 
     /// Whether the newest window ended a minute.

@@ -89,9 +89,9 @@ impl RegionAges {
         self.rest == 0
     }
 
-    /// Whether pages that were not touched for `age` scan periods are as old as a threshold asks.
-    /// Each time that the region was brought home the age counts half: that a few of its pages
-    /// showed no touch for so long has proved to mean little.
+    /// What an age of this region counts for beside a threshold, in scan periods. It halves each
+    /// time that the region was brought home: that a few of its pages showed no touch for so long
+    /// has proved to mean little.
     pub fn proven(&self, age: u8) -> u8 {
         age.checked_shr(u32::from(self.recalls)).unwrap_or(0)
     }
