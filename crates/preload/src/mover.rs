@@ -27,8 +27,11 @@ use terrace_store::page::{checksum, same_filled};
 use terrace_store::pool::Handle;
 use terrace_store::{EncoderSet, LoadError, Page, Refusal, Tier};
 
-/// Pages moved out in one call on the pager: faults wait behind it, about 10-20 us.
+/// Pages moved out in one call on the pager, and pieces of memory that they may lie in: faults wait
+/// behind it, about 10-20 us for the pages and 5 for each further piece. The pager runs where the
+/// application does, so that each call costs it more than that.
 const MOVE_OUT_PAGES: usize = 128;
+const MOVE_OUT_PIECES: usize = 16;
 /// Windows for which an incompressible page is not tried again.
 pub const RETRY_WINDOWS: u8 = 16;
 /// Objects moved by compaction after each region, at most.
@@ -316,13 +319,15 @@ impl Mover {
     fn demote(&mut self, region: &'static Region, tier: TierId) {
         let rt = self.rt;
         let cooling = rt.stores.config.cooling_windows;
+        let stamp = rt.window_stamp();
+        let movable = |i: usize| {
+            region.is_registered(i) && region.word(i).movable(tier, stamp, cooling, RETRY_WINDOWS)
+        };
         region.slot.store(self.slot, Ordering::Release);
-        let mut staged = 0;
-        for first in (0..REGION_PAGES).step_by(MOVE_OUT_PAGES) {
-            let (slot, pages) = (self.slot, first..first + MOVE_OUT_PAGES);
-            if !pages.clone().any(|i| region.is_registered(i)) {
-                continue;
-            }
+        let (mut staged, mut from) = (0, 0);
+        while let Some(pages) = next_to_go(from, movable) {
+            from = pages.end;
+            let slot = self.slot;
             staged += rt
                 .doorbell
                 .call(move |pager| pager.move_out(region, pages.clone(), slot, tier, cooling));
@@ -543,6 +548,24 @@ impl Mover {
     }
 }
 
+/// The pages of a region, from `from` on, that one call on the pager moves out: as many as it may.
+/// `None` if none of them is to go. Whether one can is asked again there.
+fn next_to_go(from: usize, movable: impl Fn(usize) -> bool) -> Option<std::ops::Range<usize>> {
+    let start = (from..REGION_PAGES).find(|&i| movable(i))?;
+    let (mut end, mut pages, mut pieces) = (start, 0, 0);
+    for i in start..REGION_PAGES {
+        if !movable(i) {
+            continue;
+        }
+        pieces += usize::from(pages == 0 || end < i);
+        if pieces > MOVE_OUT_PIECES || pages == MOVE_OUT_PAGES {
+            break;
+        }
+        (end, pages) = (i + 1, pages + 1);
+    }
+    Some(start..end)
+}
+
 fn in_slot(w: PageWord) -> bool {
     matches!(w.state(), PageState::Staged | PageState::Encoding | PageState::Restoring)
 }
@@ -552,5 +575,31 @@ fn reason(refusal: Refusal) -> (Refused, bool) {
         Refusal::TooBig | Refusal::Incompressible => (Refused::Incompressible, true),
         Refusal::PoolFull => (Refused::PoolFull, false),
         Refusal::MediumFailed => (Refused::MediumFailed, false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(movable: impl Fn(usize) -> bool + Copy) -> Vec<std::ops::Range<usize>> {
+        let mut all: Vec<std::ops::Range<usize>> = Vec::new();
+        while let Some(pages) = next_to_go(all.last().map_or(0, |p| p.end), movable) {
+            all.push(pages);
+        }
+        all
+    }
+
+    #[test]
+    fn the_pager_is_asked_for_what_can_go_and_for_little_at_a_time() {
+        assert_eq!(calls(|_| false), []);
+        assert_eq!(calls(|_| true), [0..128, 128..256, 256..384, 384..512]);
+        // What came back lies apart.
+        assert_eq!(calls(|i| i == 7 || i == 500), std::slice::from_ref(&(7..501)));
+        assert_eq!(calls(|i| i == 511), std::slice::from_ref(&(511..512)));
+        let every_eighth = calls(|i| i % 8 == 0);
+        assert_eq!(every_eighth, [0..121, 128..249, 256..377, 384..505]);
+        // A gap does not make a second piece of a whole one.
+        assert_eq!(calls(|i| i != 100), [0..129, 129..257, 257..385, 385..512]);
     }
 }
