@@ -60,12 +60,14 @@ pub struct WindowSeen {
     pub faults: u16,
 }
 
-/// The last four windows of one region, the mean of many, and its setbacks. 16 bytes, since there
+/// The last four windows of one region, the mean of many, and its setbacks. 24 bytes, since there
 /// are 100,000s of regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionHistory {
     /// Estimates in 1/64 page, newest first.
     recent: [u16; WINDOWS],
+    /// Pages that faulted back in each of them.
+    came_back: [u16; WINDOWS],
     /// Share of the region's pages touched in the newest window, in 1/65535: the next prior.
     share: u16,
     /// Mean of the last windows, those of long ago less and less, in 1/64 page.
@@ -79,6 +81,7 @@ impl Default for RegionHistory {
     fn default() -> Self {
         RegionHistory {
             recent: [0; WINDOWS],
+            came_back: [0; WINDOWS],
             share: (SHARE_UNKNOWN * f32::from(u16::MAX)) as u16,
             long: 0,
             seen: 0,
@@ -115,6 +118,8 @@ impl RegionHistory {
         }
         self.recent.rotate_right(1);
         self.recent[0] = (estimate * STEPS_PER_PAGE).round() as u16;
+        self.came_back.rotate_right(1);
+        self.came_back[0] = seen.faults.min(stored);
         self.seen = self.seen.saturating_add(1);
         // In steps of 1/64 page a mean over 32 windows would never fall below half a page; the part
         // that is rounded away is rounded down.
@@ -135,6 +140,17 @@ impl RegionHistory {
         sum as f32 / STEPS_PER_PAGE / windows as f32
     }
 
+    /// The same without a single window that stands out and is over: the mean of the other three if
+    /// the largest of four is not the newest, and more than all of them together.
+    pub fn calm(&self) -> f32 {
+        let sum: u32 = self.recent.iter().map(|&steps| u32::from(steps)).sum();
+        let largest = u32::from(self.recent[1..].iter().copied().max().unwrap_or(0));
+        if usize::from(self.seen) < WINDOWS || 2 * largest <= sum {
+            return self.hotness();
+        }
+        (sum - largest) as f32 / STEPS_PER_PAGE / (WINDOWS - 1) as f32
+    }
+
     /// Distinct pages touched per window on average over about [`LONG_WINDOWS`] windows, 0 to 512.
     pub fn long(&self) -> f32 {
         f32::from(self.long) / STEPS_PER_PAGE
@@ -143,6 +159,11 @@ impl RegionHistory {
     /// Estimate of the newest window in distinct pages, 0 to 512.
     pub fn newest(&self) -> f32 {
         f32::from(self.recent[0]) / STEPS_PER_PAGE
+    }
+
+    /// Pages that faulted back in the last so many windows, of four at most.
+    pub fn came_back(&self, windows: usize) -> u32 {
+        self.came_back.iter().take(windows).map(|&pages| u32::from(pages)).sum()
     }
 
     /// Windows that it should still be left alone ([`Setbacks::rest_windows`]).
@@ -167,7 +188,7 @@ mod tests {
 
     #[test]
     fn stays_small() {
-        assert!(core::mem::size_of::<RegionHistory>() <= 16);
+        assert!(core::mem::size_of::<RegionHistory>() <= 24);
     }
 
     #[test]
@@ -199,6 +220,7 @@ mod tests {
         assert_eq!(history.observe(WindowSeen { faults: 0, ..seen }), 0.0);
         assert_eq!(history.hotness(), 18.5);
         assert_eq!(history.newest(), 0.0);
+        assert_eq!((history.came_back(1), history.came_back(2), history.came_back(9)), (0, 37, 37));
     }
 
     #[test]
@@ -210,6 +232,21 @@ mod tests {
             history.observe(WindowSeen { faults: 8, ..seen });
         }
         assert_eq!(history.hotness(), 8.0);
+    }
+
+    #[test]
+    fn a_burst_that_is_over_does_not_count_in_what_is_calm() {
+        let mut history = RegionHistory::new();
+        let mut observe = |faults| {
+            history.observe(WindowSeen { stored: 512, faults, ..WindowSeen::default() });
+            (history.hotness(), history.calm())
+        };
+        assert_eq!([observe(6), observe(8), observe(500)][2].1, 514.0 / 3.0, "too little seen");
+        assert_eq!(observe(7), (521.0 / 4.0, 7.0));
+        assert_eq!(observe(9), (524.0 / 4.0, 8.0));
+        // The newest may be the first of many; and two are no single one.
+        assert_eq!(observe(512), (1028.0 / 4.0, 1028.0 / 4.0));
+        assert_eq!(observe(512), (1040.0 / 4.0, 1040.0 / 4.0));
     }
 
     #[test]

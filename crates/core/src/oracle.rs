@@ -218,7 +218,7 @@ impl<'a> Course<'a> {
         Course {
             usd_per_page,
             fault_share,
-            cooling: machine.cooling_windows.min(COOLING_MAX),
+            cooling: machine.waits(),
             move_usd: price * machine.move_ns * machine.contention,
             machine,
             price,

@@ -38,6 +38,14 @@ pub struct Machine {
     pub contention: f64,
 }
 
+impl Machine {
+    /// Windows that a page stays after the one in which it came back: plans are carried out at a
+    /// window's end.
+    pub(crate) fn waits(&self) -> usize {
+        self.cooling_windows.saturating_sub(1).min(COOLING_MAX)
+    }
+}
+
 /// What a window came to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
@@ -188,7 +196,8 @@ impl Simulation {
         };
         policy.learn(&measured);
         self.views.clear();
-        self.views.extend(self.regions.iter().map(Region::view));
+        let waits = self.machine.waits();
+        self.views.extend(self.regions.iter().map(|region| region.view(waits)));
         let plan = policy.plan(&self.views, &self.machine.tiers);
         let moved_pages = self.carry_out(&plan);
         let taken_ns = measured.taken_ns();
@@ -234,13 +243,13 @@ impl Simulation {
         let mut moved = 0.0;
         for step in &plan.moves {
             let region = &mut self.regions[step.region as usize].body;
-            let pages = region.pages_to_move(step.to, self.machine.cooling_windows);
+            let pages = region.pages_to_move(step.to, self.machine.waits());
             if step.to != TierId::DRAM && pages > left {
                 continue;
             }
             left -= pages;
             moved += pages;
-            region.go(step.to, self.machine.cooling_windows);
+            region.go(step.to, self.machine.waits());
         }
         self.moving_ns += moved * self.machine.move_ns;
         moved as u64
@@ -248,11 +257,13 @@ impl Simulation {
 }
 
 impl Region {
-    fn view(&self) -> RegionView {
+    fn view(&self, waits: usize) -> RegionView {
         RegionView {
             pages: self.body.pages().round() as u32,
             resident: self.body.home().round() as u32,
+            cooling: self.history.came_back(waits).min(self.body.home().round() as u32),
             hotness: self.history.hotness(),
+            calm: self.history.calm(),
             windows_seen: self.history.windows_seen(),
             newest: self.history.newest(),
             long: self.history.long(),
@@ -299,8 +310,8 @@ impl Part {
     }
 
     /// Pages at home that have not cooled. A page cools wherever its region belongs by now.
-    pub(crate) fn warm(&self, cooling: usize) -> f64 {
-        self.recent.iter().take(cooling).sum::<f64>().min(self.home)
+    pub(crate) fn warm(&self, waits: usize) -> f64 {
+        self.recent.iter().take(waits).sum::<f64>().min(self.home)
     }
 
     fn shrink(&mut self, by: f64) {
@@ -369,8 +380,8 @@ impl Body {
         }
     }
 
-    pub(crate) fn pages_to_move(&self, to: TierId, cooling: usize) -> f64 {
-        let cold: f64 = self.parts.iter().map(|part| part.home - part.warm(cooling)).sum();
+    pub(crate) fn pages_to_move(&self, to: TierId, waits: usize) -> f64 {
+        let cold: f64 = self.parts.iter().map(|part| part.home - part.warm(waits)).sum();
         match to {
             TierId::DRAM => self.stored(),
             to if to == self.tier => cold,
@@ -378,9 +389,9 @@ impl Body {
         }
     }
 
-    pub(crate) fn go(&mut self, to: TierId, cooling: usize) {
+    pub(crate) fn go(&mut self, to: TierId, waits: usize) {
         for part in &mut self.parts {
-            part.home = if to == TierId::DRAM { part.pages } else { part.warm(cooling) };
+            part.home = if to == TierId::DRAM { part.pages } else { part.warm(waits) };
         }
         self.tier = to;
     }

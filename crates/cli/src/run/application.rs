@@ -26,7 +26,7 @@ use super::cold_age;
 use super::decisions::{Decisions, Known as Weighed};
 use super::kernel_two_tier::KernelTwoTier;
 use super::memory_limit;
-use super::pressure::Meter;
+use super::pressure::{service_ns, Meter};
 use super::recording::{self, Known};
 use super::session::Shared;
 use super::signals;
@@ -293,12 +293,16 @@ impl Application {
             history.observe(seen);
         }
         let (ratios, refused) = r.shrunk.ratios(averages);
+        // The next plan's moves are made in the window after the one that was just closed.
+        let waits = (self.shared.config.run.cooling_windows as usize).saturating_sub(1);
         RegionView {
             ratios,
             refused,
             pages: u32::from(r.resident) + u32::from(r.stored),
             resident: u32::from(r.resident),
+            cooling: history.came_back(waits).min(u32::from(r.resident)),
             hotness: history.hotness(),
+            calm: history.calm(),
             windows_seen: history.windows_seen(),
             newest: history.newest(),
             long: history.long(),
@@ -562,14 +566,6 @@ struct Money {
     saved: f64,
     usd_per_month: f64,
     usd_saved_real: f64,
-}
-
-/// Processor time of serving faults since the start: what threads waited, without what waking
-/// costs on either side.
-fn service_ns(report: &Report) -> u64 {
-    let from_tiers: u64 = report.tiers.iter().map(|t| t.faults).sum();
-    let beside = report.zero_faults + report.sample_faults + report.staged_faults;
-    report.stalled_ns.saturating_sub((from_tiers + beside) * report.fault_overhead_ns)
 }
 
 /// Encoded bytes / original bytes of what a tier holds, once that is enough to go by.

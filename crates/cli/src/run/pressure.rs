@@ -58,7 +58,7 @@ impl Meter {
         let stalled_ns = since(report.stalled_ns, before.stalled_ns);
         let faults = since(faults(report), faults(before));
         // The service of faults is in both clocks; it is waited for, so it counts there.
-        let service_ns = (stalled_ns - faults * report.fault_overhead_ns as f64).max(0.0);
+        let service_ns = since(service_ns(report), service_ns(before));
         let cpu_ns = (runtime_ns - service_ns).max(0.0) + since(planner_cpu_ns, planner_before);
         let own_ns = (since(now.process_ns, last.process_ns) - runtime_ns).max(0.0);
         let all = since(now.all, last.all);
@@ -78,6 +78,14 @@ impl Meter {
         let process_ns = process_ticks(&process)? * TICK_NS;
         Some(Reading { at: Instant::now(), process_ns, busy, all })
     }
+}
+
+/// Processor time of serving faults since the start: what threads waited, without what waking
+/// costs on either side.
+pub(super) fn service_ns(report: &Report) -> u64 {
+    let from_tiers: u64 = report.tiers.iter().map(|t| t.faults).sum();
+    let beside = report.zero_faults + report.sample_faults + report.staged_faults;
+    report.stalled_ns.saturating_sub((from_tiers + beside) * report.fault_overhead_ns)
 }
 
 /// `utime` + `stime` of `/proc/PID/stat`. The command's name before them may contain anything.
@@ -118,19 +126,21 @@ mod tests {
     #[test]
     fn a_window_is_what_changed_in_it() {
         let mut meter = Meter::new(std::process::id());
-        let report = |stalled_ns, runtime_cpu_ns, faults| Report {
+        let report = |stalled_ns, runtime_cpu_ns, faults: u64| Report {
             stalled_ns,
             runtime_cpu_ns,
             fault_overhead_ns: 1_000,
-            tiers: vec![TierReport { faults, ..TierReport::default() }],
+            tiers: vec![TierReport { faults: faults / 2, ..TierReport::default() }],
+            sample_faults: faults / 2,
             ..Report::default()
         };
         let first = report(5_000_000, 8_000_000, 100);
         assert_eq!(meter.window(&first, 1_000, None), None);
         let second = report(9_000_000, 18_000_000, 1_100);
         let measured = meter.window(&second, 501_000, Some((&first, 1_000))).expect("compared");
-        assert_eq!((measured.stalled_ns, measured.faults), (4e6, 1_000.0));
-        // 10 ms of the runtime; of the 4 ms waited, 1,000 us were waking up and 3 ms service.
+        assert_eq!((measured.stalled_ns, measured.faults), (4e6, 500.0));
+        // 10 ms of the runtime; of the 4 ms waited, 1,000 us were waking up and 3 ms service. (Half
+        // of them were for samples.)
         assert_eq!(measured.cpu_ns, 7e6 + 500_000.0);
         assert!(measured.running_ns > 0.0 && (0.0..=1.0).contains(&measured.contention));
         assert_eq!(Meter::new(u32::MAX).window(&second, 0, Some((&first, 0))), None);

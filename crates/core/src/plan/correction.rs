@@ -11,6 +11,9 @@ const MIN: f64 = 0.25;
 const MAX: f64 = 16.0;
 /// Most that it grows in a window.
 const RISE: f64 = 2.0;
+/// So many times more faults than expected, once, are an event (everything was read, other data
+/// became popular) and say nothing of how wrong expectations are. Twice in a row they do.
+const EVENT: f64 = 4.0;
 /// Share of the way that it falls in a window.
 const FALL: f64 = 0.25;
 /// Within this factor of it faults are scattered by chance; it follows their mean by this share of
@@ -28,11 +31,13 @@ pub(super) struct Correction {
     expected: Option<f64>,
     /// Whether fewer faults than that say anything: not while much is still to be moved.
     is_settled: bool,
+    /// Whether the last window had far more faults than that.
+    is_event: bool,
 }
 
 impl Default for Correction {
     fn default() -> Correction {
-        Correction { k: 1.0, expected: None, is_settled: false }
+        Correction { k: 1.0, expected: None, is_settled: false, is_event: false }
     }
 }
 
@@ -52,6 +57,11 @@ impl Correction {
     pub(super) fn learn(&mut self, faults: f64) {
         let Some(expected) = self.expected.filter(|_| faults.is_finite()) else { return };
         let seen = (faults / expected.max(FAULTS_MIN)).clamp(MIN, MAX);
+        let is_first = !self.is_event;
+        self.is_event = seen > EVENT * self.k;
+        if self.is_event && is_first {
+            return;
+        }
         if (self.k / SCATTER..self.k * SCATTER).contains(&seen) {
             if self.is_settled {
                 self.k += (seen - self.k) * NEAR;
@@ -79,6 +89,8 @@ mod tests {
         it.expect(1_000.0, true);
         it.learn(2_000.0);
         assert_eq!(it.k(), 2.0);
+        it.learn(1e9);
+        assert_eq!(it.k(), 2.0, "once is an event");
         it.learn(1e9);
         assert_eq!(it.k(), 4.0, "doubled at most");
         (0..20).for_each(|_| it.learn(1e9));

@@ -66,10 +66,15 @@ pub struct RegionView {
     pub pages: u32,
     /// How many of them are in DRAM now.
     pub resident: u32,
+    /// How many of those came back so lately that they stay there whatever is planned.
+    pub cooling: u32,
     /// Where the last plan put the region.
     pub tier: TierId,
     /// Distinct pages touched per window, averaged ([`crate::hotness::RegionHistory::hotness`]).
     pub hotness: f32,
+    /// The same without a single window that stands out and is over
+    /// ([`crate::hotness::RegionHistory::calm`]); infinite if that is not known.
+    pub calm: f32,
     /// Windows behind that average. At 0 nothing is known and policies leave the region alone.
     pub windows_seen: u8,
     /// Distinct pages touched in the newest window; 0 if only the average is known.
@@ -122,7 +127,9 @@ impl RegionView {
             tier,
             pages: 0,
             resident: 0,
+            cooling: 0,
             hotness: 0.0,
+            calm: f32::INFINITY,
             windows_seen: 0,
             newest: 0.0,
             long: 0.0,
@@ -136,6 +143,18 @@ impl RegionView {
     /// Its pages that no tier takes.
     pub fn pages_refused(&self) -> f64 {
         f64::from(self.pages) * f64::from(self.refused) / 255.0
+    }
+
+    /// Pages that movers carry if the next plan sends the region there: what came back lately
+    /// stays, and so does, in a region that is there already, what the tier refused.
+    pub fn pages_to_carry(&self, to: TierId) -> u32 {
+        let stored = self.pages.saturating_sub(self.resident);
+        let free = self.resident.saturating_sub(self.cooling);
+        match to {
+            TierId::DRAM => stored,
+            to if to == self.tier => free.saturating_sub(self.pages_refused().ceil() as u32),
+            _ => stored + free,
+        }
     }
 
     /// Hotness as policies use it: not a number and below 0 become 0, and no more pages can be

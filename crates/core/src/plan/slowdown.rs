@@ -28,19 +28,24 @@
 //! - *Rising regions.* Hotness is an average of four windows. What the last window says of a region
 //!   in a tier is exact (every touch is a fault), so that there it counts alone when it is far
 //!   above.
+//! - *Bursts.* A single window that stands out and is over does not count in that average, but in
+//!   the mean of many windows, which is the least that is expected; and far more faults than
+//!   expected, once, say nothing against expectations.
 //! - *Setbacks.* What came back as soon as it was taken down counts as in full use for a while
 //!   ([`crate::setback`]).
 //! - *Breaking the budget.* A window that lost a fifth more than was accepted cuts the trim at once
 //!   by as much as it was over, to 0.8 at most, and nothing is taken down in the next window. That
 //!   one and its successor, in which what was put off is made up for, are judged together. After
-//!   all others the trim follows what was lost, by a share of the distance.
+//!   all others the trim falls by a share of what was lost beyond, or rises again by a tenth.
 //! - *Debt.* What was lost beyond what is accepted is remembered until it is paid, and while it is,
 //!   regions count for what they were touched in many windows ([`super::ledger`]).
 //! - *Moves.* Taking a page down costs processor time now and saves money later. A plan may spend
 //!   on moves what its expected faults leave of the budget; those that save most come first, the
 //!   rest waits for the next window. A region is moved whole or not at all: where the budget is
 //!   worth less than two regions, what a window had left for moves while some waited is added to
-//!   the next one's, up to a region. Else a small program would never give one away. How much
+//!   the next one's, up to a region. Else a small program would never give one away. Pages that
+//!   came back and go down again count like all others, and wait when there is no time for them.
+//!   After a burst a window may spend a little more on moves than it has ([`BURST`]). How much
 //!   longer than thought moves take is learnt, from the processor time of windows that had many.
 //!   Promotions always happen. Where not all demotions fit, a page in memory goes to a tier that
 //!   saves twice as much for its time than the one chosen, and moves on later.
@@ -68,9 +73,9 @@ pub const SLOWDOWN_DEFAULT: f64 = 0.05;
 /// promise is of what comes.
 const USED_SHARE: f64 = 0.9;
 
-/// What a broken budget leaves of the trim at least. A kept one changes it by its distance from
-/// what is aimed at, times the gain, and by so much at most; not at all while that is little, or a
-/// plan would never rest. (What adds up of it is the ledger's business: a debt lowers the aim.)
+/// What a broken budget leaves of the trim at least. A kept one lowers it by its distance from what
+/// is aimed at, times the gain, or raises it, by so much at most; not at all while that is little,
+/// or a plan would never rest. (What adds up of it is for the ledger: a debt lowers the aim.)
 const BACK_OFF: f64 = 0.8;
 const TRIM_GAIN: f64 = 0.25;
 const TRIM_STEP: f64 = 0.1;
@@ -103,6 +108,16 @@ const CONTENTION_MIN: f64 = 0.1;
 /// Least share of the movers' time that counts when a window's moves are counted: with processors
 /// idle, 40 ms of budget are 390 MiB.
 const PACE_MIN: f64 = 0.02;
+
+/// What a window may spend on moves beyond its budget, by what is accepted, while there is a debt:
+/// after everything was read much is to be taken down, which costs the same all at once or little
+/// by little, and little by little nothing is saved meanwhile. With it the window is still kept
+/// ([`BROKEN`]).
+const BURST: f64 = 0.25;
+
+/// What pages that came back and go down again may take beyond that, by the budget. If they waited
+/// for long, regions would climb back page by page.
+const AGAIN: f64 = 0.2;
 
 /// With a budget worth fewer regions than this, what a window has left for moves is kept for the
 /// next.
@@ -147,6 +162,8 @@ pub struct Slowdown {
     paused_over: Option<f64>,
     /// Time for moves that the windows before had left.
     unspent_ns: f64,
+    /// Time for moves of the last plan beyond the budget of its window.
+    beyond_ns: f64,
     /// Processor time that moves take by what they were thought to take, and what the last plan's
     /// were thought to take, of so many pages.
     longer: f64,
@@ -159,8 +176,16 @@ pub struct Slowdown {
     known: Vec<u32>,
     current: Vec<u8>,
     expected: Vec<Expected>,
-    /// Demotions of a plan, with what each saves a page.
-    demotions: Vec<(f64, u32)>,
+    down: Down,
+}
+
+/// What a plan would take down.
+#[derive(Debug, Default)]
+struct Down {
+    /// With what each saves for its time.
+    moves: Vec<(f64, u32)>,
+    /// Regions of which what came back waits for another window, in order.
+    held: Vec<u32>,
 }
 
 impl Slowdown {
@@ -180,6 +205,7 @@ impl Slowdown {
             pause: 0,
             paused_over: None,
             unspent_ns: 0.0,
+            beyond_ns: 0.0,
             longer: 1.0,
             planned_ns: 0.0,
             planned_pages: 0.0,
@@ -188,7 +214,7 @@ impl Slowdown {
             known: Vec::new(),
             current: Vec::new(),
             expected: Vec::new(),
-            demotions: Vec::new(),
+            down: Down::default(),
         }
     }
 
@@ -244,6 +270,8 @@ impl Slowdown {
 
         let over = lost / (running * self.target).max(1.0);
         self.ledger.book(over);
+        // What was spent on purpose is owed, and says nothing against the plan.
+        let over = (lost - self.beyond_ns).max(0.0) / (running * self.target).max(1.0);
         let is_much = |over: f64| over > BROKEN && measured.faults > FAULTS_MIN;
         let judged = match self.paused_over.take() {
             // What a pause put off comes in the window after it: together they are as they are.
@@ -261,8 +289,12 @@ impl Slowdown {
             // Without faults there is nothing that less of a budget would spare.
             let least = if measured.faults > FAULTS_MIN { -TRIM_STEP } else { 0.0 };
             let off = self.ledger.aim() - judged;
-            let step = if off.abs() < TRIM_REST { 0.0 } else { TRIM_GAIN * off };
-            self.trim = (self.trim + step.clamp(least, TRIM_STEP)).clamp(TRIM_MIN, 1.0);
+            let step = match off {
+                off if off.abs() < TRIM_REST => 0.0,
+                off if off > 0.0 => TRIM_STEP,
+                off => (TRIM_GAIN * off).max(least),
+            };
+            self.trim = (self.trim + step).clamp(TRIM_MIN, 1.0);
             self.pause = 0;
         }
         self.correction.learn(measured.faults);
@@ -278,6 +310,8 @@ impl Slowdown {
             return f64::from(region.pages);
         }
         let average = region.hotness_usable();
+        // A burst that is over counts for what such bursts come to on average.
+        let average = average.min(region.calm.max(region.long).max(0.0));
         let rising = region.tier != TierId::DRAM && region.newest > RISING * average + RISING_PAGES;
         let hotness = if rising { region.newest.min(region.pages as f32) } else { average };
         f64::from(hotness)
@@ -354,7 +388,7 @@ impl Policy for Slowdown {
         if regions.is_empty() || tiers.len() < 2 {
             return Plan::empty(regions, tiers, Why::NothingToPlan);
         }
-        let mut demotions = core::mem::take(&mut self.demotions);
+        let mut down = core::mem::take(&mut self.down);
         let mut to: Vec<u8> = regions.iter().map(|region| region.tier_index(tiers)).collect();
         self.known.clear();
         self.known.extend((0..regions.len() as u32).filter(|&i| regions[i as usize].is_known()));
@@ -413,7 +447,7 @@ impl Policy for Slowdown {
         let mut choice = answer.solution.choice;
 
         let time = Time { budget, contention: self.contention.max(PACE_MIN) };
-        let paced = self.pace(regions, tiers, &steady, time, &mut demotions, &mut choice);
+        let paced = self.pace(regions, tiers, &steady, time, &mut down, &mut choice);
         for (&index, &option) in self.known.iter().zip(&choice) {
             to[index as usize] = option;
         }
@@ -441,9 +475,10 @@ impl Policy for Slowdown {
         if self.pause > 0 {
             plan.moves.retain(|m| m.to == TierId::DRAM);
         }
+        plan.moves.retain(|m| m.from != m.to || down.held.binary_search(&m.region).is_err());
         (self.planned_pages, self.planned_ns) = (0.0, 0.0);
         for m in &plan.moves {
-            let pages = f64::from(regions[m.region as usize].pages);
+            let pages = f64::from(regions[m.region as usize].pages_to_carry(m.to));
             self.planned_pages += pages;
             self.planned_ns += pages * tiers[m.to.index()].move_ns;
         }
@@ -458,8 +493,9 @@ impl Policy for Slowdown {
         };
         let next = if memory > 0.0 { chosen().map(next).sum() } else { faults / k };
         self.correction.expect(next, true);
-        self.demotions = demotions;
+        self.down = down;
         self.unspent_ns = paced.unspent_ns;
+        self.beyond_ns = paced.beyond_ns;
         plan.expected_faults = faults;
         plan.expected_perf_ns = paced.stalled_ns;
         plan.expected_tco = money + pinned;
@@ -484,31 +520,42 @@ impl Slowdown {
         tiers: &[TierCost],
         steady: &Steady,
         time: Time,
-        demotions: &mut Vec<(f64, u32)>,
+        down: &mut Down,
         choice: &mut [u8],
     ) -> Paced {
         let choices = &steady.choices;
+        let region = |item: usize| &regions[self.known[item] as usize];
+        let carried = |item: usize, to: usize| region(item).pages_to_carry(TierId(to as u8));
         let takes_ns = |item: usize, to: usize| {
-            let pages = f64::from(regions[self.known[item] as usize].pages.max(1));
-            pages * tiers[to].move_ns * self.longer * time.contention
+            f64::from(carried(item, to)) * tiers[to].move_ns * self.longer * time.contention
         };
         // Less than a nanosecond is nothing: what can be had for it does not come before the rest.
         let saves_for_time = |item: usize, to: usize| {
-            let from = usize::from(steady.current[item]);
-            (choices.tco(item, from) - choices.tco(item, to)) / takes_ns(item, to).max(1.0)
+            // What is there already and what is not go down page by page.
+            let (from, part) = match usize::from(steady.current[item]) {
+                from if from == 0 || from == to => {
+                    let pages = f64::from(region(item).pages.max(1));
+                    (0, f64::from(carried(item, to)) / pages)
+                }
+                from => (from, 1.0),
+            };
+            let saves = (choices.tco(item, from) - choices.tco(item, to)) * part;
+            saves / takes_ns(item, to).max(1.0)
         };
         let (mut stalled, mut all_take) = (0.0, 0.0);
-        demotions.clear();
+        let Down { moves, held } = down;
+        moves.clear();
         for (item, &option) in choice.iter().enumerate() {
             let to = usize::from(option);
             stalled += choices.stall_ns(item, to);
-            if to != 0 && to != usize::from(steady.current[item]) {
+            let stays = to == usize::from(steady.current[item]);
+            if to != 0 && (!stays || carried(item, to) > 0) {
                 all_take += takes_ns(item, to);
-                demotions.push((saves_for_time(item, to), item as u32));
+                moves.push((saves_for_time(item, to), item as u32));
             }
         }
         if stalled + all_take > time.budget {
-            for (saves, item) in &mut *demotions {
+            for (saves, item) in &mut *moves {
                 let item = *item as usize;
                 if let Some(quicker) = self.quicker(steady, item, choice[item], &saves_for_time) {
                     stalled -= choices.stall_ns(item, usize::from(choice[item]));
@@ -519,31 +566,46 @@ impl Slowdown {
             }
         }
         let own = (time.budget - stalled).max(0.0);
+        let held_back = if self.pause == 0 { AGAIN * time.budget } else { 0.0 };
+        let burst = if self.ledger.memory() > 0.0 {
+            BURST * self.target * self.running_ns.unwrap_or(0.0)
+        } else {
+            0.0
+        };
         let allowed = match self.pause {
-            0 => own + self.unspent_ns,
+            0 => own + self.unspent_ns + burst,
             _ => 0.0,
         };
-        demotions.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        held.clear();
+        moves.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let (mut spent, mut waiting, mut dearest_waiting) = (0.0, 0, 0.0f64);
-        for &(_, item) in demotions.iter() {
+        for &(_, item) in moves.iter() {
             let item = item as usize;
             let takes = takes_ns(item, usize::from(choice[item]));
-            if spent + takes <= allowed {
+            // What came back is little at a time, and was expected to.
+            let is_new = choice[item] != steady.current[item];
+            if spent + takes <= allowed + if is_new { 0.0 } else { held_back } {
                 spent += takes;
                 continue;
             }
-            waiting += 1;
             dearest_waiting = dearest_waiting.max(takes);
+            if !is_new {
+                held.push(self.known[item]);
+                continue;
+            }
+            waiting += 1;
             stalled -= choices.stall_ns(item, usize::from(choice[item]));
             choice[item] = steady.current[item];
             stalled += choices.stall_ns(item, usize::from(choice[item]));
         }
+        held.sort_unstable();
         let unspent_ns = if time.budget < CREDIT_REGIONS * dearest_waiting {
             (allowed - spent).min(dearest_waiting)
         } else {
             0.0
         };
-        Paced { waiting, stalled_ns: stalled, unspent_ns }
+        let beyond_ns = (spent - own - self.unspent_ns).max(0.0);
+        Paced { waiting, stalled_ns: stalled, unspent_ns, beyond_ns }
     }
 
     /// A tier for what is in memory that saves much more for its time than the tier that is best in
@@ -580,4 +642,6 @@ struct Paced {
     stalled_ns: f64,
     /// Time for moves that is left, for the next window.
     unspent_ns: f64,
+    /// Time that moves take beyond the budget of the window.
+    beyond_ns: f64,
 }

@@ -189,10 +189,11 @@ fn a_phase_change_breaks_two_windows_at_most() {
 
 #[test]
 fn scans_bursts_and_days_break_the_windows_they_begin_in() {
-    // (4.2 % before the simulation let pages cool that a plan had brought home.)
-    check("scans", SCANS, 0.08, 0.03);
-    check("bursts", BURSTS, 0.08, 0.03);
-    check("diurnal", DIURNAL, 0.05, 0.03);
+    check("scans", SCANS, 0.05, 0.03);
+    check("bursts", BURSTS, 0.05, 0.03);
+    // The best alpha loses 7 % at noon and 1 % at night. Of a promise for each window that is the
+    // price. (It saved 1.6 points less before the simulation let pages cool as long as they do.)
+    check("diurnal", DIURNAL, 0.03, 0.04);
 }
 
 #[test]
