@@ -86,11 +86,11 @@ soak: build $(VENV)/ready
 	@tools/need-packages gcc:gcc
 	$(PYTHON) e2e/soak.py --pages $(or $(PAGES),100000000) --json $(or $(JSON),build/soak.json) $(ARGS)
 
-# The runtime against a fake kernel (docs/simulation.md). `make test-rust` runs 10000 seeds of it.
+# The runtime against a fake kernel (docs/simulation.md). `make test-rust` runs 20000 seeds of it.
 # SEED=123 prints one seed step by step; FROM=1000000 begins elsewhere.
 SIMULATION := cargo test --release -p terrace-preload --test simulation --
 sim: cargo
-	$(SIMULATION) $(if $(SEED),--seed $(SEED),--runs $(or $(RUNS),10000) --from $(or $(FROM),0) --pairs)
+	$(SIMULATION) $(if $(SEED),--seed $(SEED),--runs $(or $(RUNS),20000) --from $(or $(FROM),0) --pairs)
 
 # Until a seed fails or it is interrupted.
 soak-sim: cargo
