@@ -600,7 +600,7 @@ impl Slowdown {
         }
         held.sort_unstable();
         let unspent_ns = if time.budget < CREDIT_REGIONS * dearest_waiting {
-            (allowed - spent).min(dearest_waiting)
+            (allowed - spent).clamp(0.0, dearest_waiting)
         } else {
             0.0
         };
