@@ -200,6 +200,7 @@ fn sampled(mut loads: Vec<Load>, whole: &[Load]) -> Vec<Load> {
             clock.overhead_bytes *= share;
             clock.beside_bytes = of.beside_bytes * share;
         }
+        load.gaps = load.gaps.scaled(share);
     }
     loads
 }

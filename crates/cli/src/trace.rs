@@ -78,6 +78,8 @@ pub struct ProcessWindow {
     pub managed_bytes: u64,
     /// DRAM that Terrace takes, pools aside.
     pub overhead_bytes: u64,
+    /// Bytes that the pools take, gaps and tables included; 0 in traces that do not say.
+    pub pool_bytes: u64,
     /// Share of the money saved, as measured.
     pub tco_saved: f32,
 }
@@ -264,7 +266,10 @@ pub(crate) const COLUMNS: &[(&str, &str)] = &[
     ("managed_bytes", "int64 managed_bytes (INTEGER(64,false))"),
     ("overhead_bytes", "int64 overhead_bytes (INTEGER(64,false))"),
     ("tco_saved", "float tco_saved"),
+    (POOL_COLUMN, "int64 pool_bytes (INTEGER(64,false))"),
 ];
+/// A column that older traces lack.
+pub(crate) const POOL_COLUMN: &str = "pool_bytes";
 /// The only column beside the ratios in which a row may have nothing.
 pub(crate) const TO_COLUMN: &str = "move_to";
 

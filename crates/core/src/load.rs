@@ -23,6 +23,10 @@ const FAULTS_TO_TRUST: f64 = 50.0;
 /// Expected faults without which an application is taken to have no cores.
 const FAULTS_MIN: f64 = 200.0;
 
+/// Stored pages at which gaps are half of the most they come to: some 200 classes of sizes in two
+/// pools, each of which half fills a chain with about twenty.
+const GAPS_HALF_PAGES: f64 = 8_192.0;
+
 /// What a recording says of a region in one window.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Seen {
@@ -81,6 +85,58 @@ pub struct Clock {
     pub overhead_bytes: f64,
 }
 
+/// What pools take beside what they store. Every class of sizes has a chain of pages that is not
+/// full, however little it holds: with few pages gaps grow with them, with many hardly any more.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Gaps {
+    /// Bytes of gaps in pools that hold very many pages.
+    most_bytes: f64,
+    /// Stored pages at which it is half of that.
+    half_pages: f64,
+}
+
+impl Default for Gaps {
+    fn default() -> Gaps {
+        Gaps { most_bytes: 0.0, half_pages: GAPS_HALF_PAGES }
+    }
+}
+
+impl Gaps {
+    /// From windows of a recording: stored pages, and bytes of gaps beside them.
+    pub fn of(windows: impl IntoIterator<Item = (f64, f64)>) -> Gaps {
+        let mut gaps = Gaps::default();
+        let (mut both, mut square) = (0.0, 0.0);
+        for (pages, bytes) in windows {
+            let share = gaps.share(pages);
+            both += share * bytes;
+            square += share * share;
+        }
+        if square > 0.0 {
+            gaps.most_bytes = (both / square).max(0.0);
+        }
+        gaps
+    }
+
+    /// Those of an application of this share of the size.
+    #[must_use]
+    pub fn scaled(self, share: f64) -> Gaps {
+        Gaps { most_bytes: self.most_bytes * share, half_pages: self.half_pages * share }
+    }
+
+    /// Bytes of gaps in pools that hold so many pages.
+    pub fn bytes(&self, pages: f64) -> f64 {
+        self.most_bytes * self.share(pages)
+    }
+
+    fn share(&self, pages: f64) -> f64 {
+        if pages > 0.0 {
+            pages / (pages + self.half_pages)
+        } else {
+            0.0
+        }
+    }
+}
+
 /// One application.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Load {
@@ -94,6 +150,8 @@ pub struct Load {
     pub areas: Vec<Area>,
     /// Share of the pages that came home which did so by a fault of their own, 0 to 1.
     pub fault_share: f64,
+    /// What its pools take beside what they store.
+    pub gaps: Gaps,
 }
 
 /// A region's windows as they were recorded.
@@ -225,6 +283,19 @@ mod tests {
     fn a_fault_of_a_scan_stands_for_the_pages_it_brought() {
         let seen = Seen { pages: 512, present: 0, faults: 64, ..Seen::default() };
         assert_eq!(areas_of(&[recorded(vec![seen])], 0.125)[0].touched, [512.0]);
+    }
+
+    #[test]
+    fn gaps_are_learnt_and_level_off() {
+        let truth = |pages: f64| 6e6 * pages / (pages + GAPS_HALF_PAGES);
+        let pages = [0.0, 1e3, 5e3, 2e4];
+        let gaps = Gaps::of(pages.map(|p| (p, truth(p))));
+        assert!(pages.iter().all(|&p| (gaps.bytes(p) - truth(p)).abs() < 1.0), "{gaps:?}");
+        assert!(gaps.bytes(1e6) < 6e6 && gaps.bytes(1e6) > 5.9e6);
+        // Half of the application has half of the gaps.
+        assert!((gaps.scaled(0.5).bytes(5e3) - 0.5 * truth(1e4)).abs() < 1.0);
+        assert_eq!(Gaps::of([]).bytes(1e4), 0.0);
+        assert_eq!(Gaps::of([(1e4, -1e6)]).bytes(1e4), 0.0, "estimates that were too high");
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub struct Outcome {
     pub slowdown: f64,
     /// Money for the placement on average over the window, in US dollars a month.
     pub tco: f64,
+    /// The same at the window's end, before the plan is carried out: when a runtime reports.
+    pub tco_at_end: f64,
     /// The same with all in DRAM.
     pub tco_all_dram: f64,
     /// Pages moved at the end of the window.
@@ -142,12 +144,10 @@ impl Simulation {
         self.regions[index].body.resize(f64::from(pages.min(PAGES_PER_REGION)));
     }
 
-    /// Money of the placement of region `index` for a window before which `before` pages were at
-    /// home, in US dollars a month.
-    fn tco(&self, index: usize, before: f64) -> f64 {
+    /// Money of the placement of region `index` with so many pages at home, in US dollars a month.
+    fn tco(&self, index: usize, home: f64) -> f64 {
         let region = &self.regions[index];
         let tier = region.body.tier.index();
-        let home = (before + region.body.home()) / 2.0;
         home * self.machine.tiers[0].usd_per_page_month()
             + (region.body.pages() - home) * usd_per_page(&self.machine.tiers, tier, region.ratios)
     }
@@ -162,7 +162,8 @@ impl Simulation {
         mut hits: impl FnMut(u16, f64) -> u16,
         policy: &mut dyn Policy,
     ) -> Outcome {
-        let (mut faults, mut stalled_ns, mut tco, mut pages) = (0.0, 0.0, 0.0, 0.0);
+        let (mut faults, mut stalled_ns, mut pages) = (0.0, 0.0, 0.0);
+        let (mut tco, mut tco_at_end) = (0.0, 0.0);
         for index in 0..self.regions.len() {
             let region = &mut self.regions[index];
             let touched = f64::from(touched.get(index).copied().unwrap_or(0.0));
@@ -185,7 +186,9 @@ impl Simulation {
             if all > 0.0 {
                 region.history.observe(region.seen);
             }
-            tco += self.tco(index, before);
+            let after = self.regions[index].body.home();
+            tco += self.tco(index, (before + after) / 2.0);
+            tco_at_end += self.tco(index, after);
         }
         let measured = Measured {
             running_ns,
@@ -208,6 +211,7 @@ impl Simulation {
             taken_ns,
             slowdown: (stalled_ns + taken_ns) / running_ns.max(1.0),
             tco,
+            tco_at_end,
             tco_all_dram: pages * dram,
             moved_pages,
             plan,

@@ -5,6 +5,7 @@
 //! nonsense, it drops what was planned and waits for another (`link.rs`); the pager goes on
 //! serving.
 
+use crate::copies::Copies;
 use crate::crash;
 use crate::estimate::{self, Estimate};
 use crate::forks;
@@ -33,6 +34,7 @@ use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::{
     Configure, FromRuntime, Hello, PlanEntry, Report, TierReport, ToRuntime, VERSION,
 };
+use terrace_store::pool::PoolStats;
 
 /// The runtime of this process, once it is built.
 pub static RUNTIME: Slot<Runtime> = Slot::empty();
@@ -122,7 +124,9 @@ fn connect_and_serve(path: &std::path::Path, owner: u32) {
     IS_UP.store(true, Ordering::Release);
     let note = rt.stores.config.note.clone();
     let (estimates, estimated_with) = (Vec::new(), 0);
-    let mut agent = Agent { rt, queue, tracker, trainer, link, note, estimates, estimated_with };
+    let closed_at_ns = thread::now_ns();
+    let mut agent =
+        Agent { rt, queue, tracker, trainer, link, note, estimates, estimated_with, closed_at_ns };
     loop {
         agent.serve();
         loop {
@@ -215,6 +219,7 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
         window: AtomicU32::new(1),
         paused: AtomicU32::new(0),
         is_threaded: AtomicBool::new(true),
+        copies: Copies::default(),
     }));
     let pager = Pager::new(rt, uffd, decoders);
     if !thread::spawn(c"terrace-pager", move || pager.run()) || !loader::start(rt) {
@@ -276,6 +281,8 @@ struct Agent {
     estimates: Vec<Estimate>,
     /// The dictionary (0 for none) that the estimates were made with.
     estimated_with: u8,
+    /// When the last window closed.
+    closed_at_ns: u64,
     trainer: Option<Arc<training::Bell>>,
 }
 
@@ -365,8 +372,28 @@ impl Agent {
         if let Some(trainer) = &self.trainer {
             trainer.ring();
         }
+        self.see_to_copies();
         let report = self.report(closed, regions);
         self.link.send(&FromRuntime::Report(Box::new(report)));
+    }
+
+    /// Keeps copies of what comes home if movers need them, and gives up those that are old.
+    fn see_to_copies(&mut self) {
+        let rt = self.rt;
+        let now_ns = thread::now_ns();
+        let time_ns = now_ns - std::mem::replace(&mut self.closed_at_ns, now_ns);
+        let movers = u64::from(rt.stores.config.move_threads);
+        let work = rt.copies.work(self.queue.is_behind(), time_ns * movers);
+        // In a torture run always: what they change is what it is to find out.
+        let is_torture = rt.stores.config.torture_seed != 0;
+        let is_worth_it = rt.copies.are_worth_it(work) || is_torture;
+        let wanted = is_worth_it && !rt.is_paused();
+        if wanted != rt.copies.is_wanted() {
+            let all = rt.table.all();
+            let pages: u64 = all.iter().map(|r| r.registered_total() as u64).sum();
+            rt.copies.want(wanted, pages);
+        }
+        rt.copies.expire(rt.window_stamp(), |kept| rt.give_up(kept));
     }
 
     fn report(&self, window: u32, regions: Vec<terrace_core::wire::RegionReport>) -> Report {
@@ -384,10 +411,12 @@ impl Agent {
             let own = p.metadata_bytes + tier.medium().memory_bytes();
             let kind = self.rt.stores.config.tiers[id.index() - 1].medium;
             let beside = !matches!(kind, MediumKind::Dram | MediumKind::Emulated);
+            let same_pages = stats::get(&c.same_pages);
+            let encoded = held[id.index()].saturating_sub(same_pages);
             TierReport {
                 pages: held[id.index()],
-                same_pages: stats::get(&c.same_pages),
-                stored_bytes: p.object_bytes,
+                same_pages,
+                stored_bytes: without_copies(&p, encoded, self.rt.copies.held()),
                 pool_bytes: p.pool_bytes + p.idle_bytes + if beside { 0 } else { own },
                 dram_bytes: if beside { own } else { 0 },
                 faults: c.fault_ns.count(),
@@ -446,6 +475,15 @@ impl Agent {
         let tiers: u64 = self.rt.stores.iter().map(|(_, t)| of_tier(t)).sum();
         (memory::heap_bytes() + stacks).saturating_sub(tiers)
     }
+}
+
+/// Encoded bytes of the pages in a tier, of which `encoded` are there. Its pool may hold copies of
+/// pages that are home, too, and these are no measure of what a page shrinks to.
+fn without_copies(pool: &PoolStats, encoded: u64, copies: u64) -> u64 {
+    if copies == 0 || encoded >= pool.objects {
+        return pool.object_bytes;
+    }
+    (u128::from(pool.object_bytes) * u128::from(encoded) / u128::from(pool.objects)) as u64
 }
 
 /// Drops what is planned and waits until no mover works. Nothing new may come meanwhile

@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(dead_code))]
 
 pub mod agent;
+pub mod copies;
 pub mod crash;
 pub mod estimate;
 pub mod forks;

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
-use terrace_core::tier::TierId;
+use terrace_core::tier::{TierId, MAX_TIERS};
 use terrace_store::page::{checksum, same_filled};
 use terrace_store::pool::Handle;
 use terrace_store::{EncoderSet, LoadError, Page, Refusal, Tier};
@@ -100,6 +100,11 @@ impl Queue {
         q.is_untidy = true;
         self.wake.notify_all();
         dropped
+    }
+
+    /// Whether something that was planned waits still.
+    pub fn is_behind(&self) -> bool {
+        !self.lock().jobs.is_empty()
     }
 
     /// Whether nothing is waiting and nobody works.
@@ -196,6 +201,10 @@ pub struct Mover {
     slot: u64,
     page: Box<Page>,
     encoded: Box<Page>,
+    /// What a copy decodes to.
+    decoded: Box<Page>,
+    /// Time that a page took to encode of late, by tier, in nanoseconds.
+    encode_ns: [u64; MAX_TIERS],
     /// Of the region and tier in hand.
     tally: Tally,
     torture: Torture,
@@ -215,6 +224,8 @@ impl Mover {
             slot,
             page: Box::new([0; PAGE_BYTES]),
             encoded: Box::new([0; PAGE_BYTES]),
+            decoded: Box::new([0; PAGE_BYTES]),
+            encode_ns: [0; MAX_TIERS],
             tally: Tally::default(),
             torture: luck(1),
         })
@@ -228,7 +239,9 @@ impl Mover {
             match self.queue.next() {
                 Job::Move(region, tier) => {
                     if !self.rt.is_paused() {
+                        let began_ns = thread::now_ns();
                         self.carry_out(region, tier);
+                        self.rt.copies.worked(thread::now_ns() - began_ns);
                     }
                     self.queue.done(region);
                 }
@@ -380,7 +393,7 @@ impl Mover {
             let Some(encoding) = w.begin_encode() else { continue };
             if region.replace(i, w, encoding) {
                 memory::read_page(self.slot + (i * PAGE_BYTES) as u64, &mut self.page);
-                let mut stored = self.store(encoding, tier);
+                let mut stored = self.store(encoding, tier, region.address(i));
                 if self.torture.drops_page() {
                     stats::add(&self.rt.stats.given_up_pages, 1);
                     stored.take().inspect(|&w| self.rt.forget(w));
@@ -395,8 +408,9 @@ impl Mover {
         stats::add(&self.rt.stats.demoted_pages, demoted);
     }
 
-    /// Stores `self.page`; returns the word that says where, or that it was refused.
-    fn store(&mut self, encoding: PageWord, tier: TierId) -> Option<PageWord> {
+    /// Stores `self.page`, which belongs at `home`; returns the word that says where, or that it was
+    /// refused.
+    fn store(&mut self, encoding: PageWord, tier: TierId, home: u64) -> Option<PageWord> {
         let rt = self.rt;
         let counters = &rt.stats.tiers[tier.index()];
         if self.torture.refuses_page() {
@@ -420,9 +434,14 @@ impl Mover {
             }
         }
         let (t, _) = rt.stores.get(tier)?;
+        if let Some(handle) = self.copy_of_page(t, tier, home) {
+            return encoding.finish_store(tier, handle.0);
+        }
         let encoder = self.encoders.get(tier.index() - 1)?;
+        let began_ns = thread::now_ns();
         match t.store_page_sized(encoder, &self.page, &mut self.encoded) {
             Ok((handle, bytes)) => {
+                self.note_encode_ns(tier, thread::now_ns() - began_ns);
                 self.tally.took(bytes);
                 encoding.finish_store(tier, handle.0)
             }
@@ -431,11 +450,37 @@ impl Mover {
                 if incompressible {
                     self.tally.refused();
                 }
+                // What is held twice goes first.
+                if refusal == Refusal::PoolFull {
+                    rt.give_up_copies();
+                }
                 counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
                 let known = incompressible.then(|| self.refusal_check(tier));
                 encoding.refuse(rt.window_stamp(), known)
             }
         }
+    }
+
+    /// What `self.page` was encoded to when it was in `tier` last, if that was kept and not one byte
+    /// has changed. The object is the caller's, and nobody else's.
+    fn copy_of_page(&mut self, t: &Tier, tier: TierId, home: u64) -> Option<Handle> {
+        let handle = self.rt.copies.take(home, tier)?;
+        let began_ns = thread::now_ns();
+        let len = self.promoter.compare(t, handle, &self.page, &mut self.decoded);
+        let took_ns = thread::now_ns() - began_ns;
+        let spared_ns = self.encode_ns[tier.index()].saturating_sub(took_ns);
+        self.rt.copies.tried(len.is_some(), spared_ns);
+        if len.is_none() {
+            t.free(handle);
+        }
+        len?;
+        self.tally.took(len);
+        Some(handle)
+    }
+
+    fn note_encode_ns(&mut self, tier: TierId, ns: u64) {
+        let mean = &mut self.encode_ns[tier.index()];
+        *mean = if *mean == 0 { ns } else { (*mean * 7 + ns) / 8 };
     }
 
     /// What a refusal of `self.page` depends on: its bytes, and the dictionary if there is one.

@@ -8,7 +8,8 @@ use crate::runtime::Runtime;
 use crate::stats;
 use crate::torture::Torture;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
-use terrace_store::{DecoderSet, LoadError, Page};
+use terrace_store::pool::Handle;
+use terrace_store::{DecoderSet, LoadError, Page, Tier};
 
 /// Pages installed in one call on the pager: about 40 us, which faults may wait.
 const INSTALL_PAGES: usize = 16;
@@ -63,6 +64,17 @@ impl Promoter {
     /// is the same afterwards.
     pub fn load(&mut self, w: PageWord, page: &mut Page) -> Result<(), LoadError> {
         self.rt.load_page(w, &mut self.decoders, &mut self.encoded, page)
+    }
+
+    /// [`Tier::compare_page`], with `other` for what is decoded.
+    pub fn compare(
+        &mut self,
+        tier: &Tier,
+        handle: Handle,
+        page: &Page,
+        other: &mut Page,
+    ) -> Option<usize> {
+        tier.compare_page(&mut self.decoders, handle, &mut self.encoded, page, other)
     }
 
     /// Decodes the page a word names. `false` if the word changed meanwhile.

@@ -1,5 +1,6 @@
 //! What the threads of the runtime share.
 
+use crate::copies::{Copies, Kept};
 use crate::loader::Loads;
 use crate::pager::doorbell::Doorbell;
 use crate::region::{Region, RegionTable};
@@ -37,6 +38,8 @@ pub struct Runtime {
     pub loads: Loads,
     /// Where sampled pages wait.
     pub samples: SampleSlots,
+    /// What pages that came home were encoded to.
+    pub copies: Copies,
     /// Number of the open window.
     pub window: AtomicU32,
     /// How many threads want that nothing is moved out (each before a fork that the kernel will
@@ -97,6 +100,33 @@ impl Runtime {
             }
             _ => {}
         }
+    }
+
+    /// As [`Runtime::forget`], of a page that came home because somebody touched it: it may go down
+    /// again soon, and as it was.
+    pub fn came_home(&self, page: u64, w: PageWord) {
+        let kept = Kept { tier: w.tier(), handle: Handle(w.payload()) };
+        // To compare with what is on a device, or in a block, takes as long as to encode.
+        let is_cheap = || self.stores.get(kept.tier).is_some_and(|(t, _)| t.moves_are_copies());
+        if w.state() != PageState::Stored || !self.copies.is_wanted() || !is_cheap() {
+            self.forget(w);
+        } else if let Some(out) = self.copies.keep(page, kept, self.window_stamp()) {
+            self.give_up(out);
+        }
+    }
+
+    /// Gives up a copy. The caller has taken it out of its place.
+    pub fn give_up(&self, kept: Kept) {
+        if let Some((tier, _)) = self.stores.get(kept.tier) {
+            tier.free(kept.handle);
+        }
+    }
+
+    /// Gives up all copies and keeps none for a while.
+    pub fn give_up_copies(&self) {
+        self.copies.want(false, 0);
+        self.copies.rest();
+        self.copies.expire(self.window_stamp(), |kept| self.give_up(kept));
     }
 
     /// Where a page is that was moved out of the application and not stored yet.

@@ -371,6 +371,25 @@ impl Tier {
         Err(outcome)
     }
 
+    /// Whether what is stored under a handle is exactly this page: it is decoded to `other` and
+    /// compared, byte for byte. The length of its encoding if so; `None` if not, if it cannot be
+    /// read, and in a tier of blocks.
+    pub fn compare_page(
+        &self,
+        decoders: &mut DecoderSet,
+        handle: Handle,
+        scratch: &mut Page,
+        page: &Page,
+        other: &mut Page,
+    ) -> Option<usize> {
+        let (len, check) = self.load(handle, scratch).ok()?;
+        // A page that was written mostly shows here already.
+        let is_likely = checksum(page) == check;
+        let encoded = scratch.get(..len).filter(|_| is_likely)?;
+        decoders.decode(self.codec, encoded, other).ok()?;
+        (page == other).then_some(len)
+    }
+
     /// Whether [`Tier::compact`] only copies within memory: no device and no codec takes part.
     pub fn moves_are_copies(&self) -> bool {
         self.blocks.is_none() && !self.medium.waits()

@@ -76,5 +76,6 @@ pub(super) fn process(
         overhead_bytes: report.runtime_bytes
             + report.tiers.iter().map(|t| t.dram_bytes).sum::<u64>(),
         tco_saved: tco_saved as f32,
+        pool_bytes: report.tiers.iter().map(|t| t.pool_bytes).sum(),
     }
 }

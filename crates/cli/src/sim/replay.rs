@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use anyhow::{ensure, Result};
 use terrace_core::cost::{tco_saved, TierCost, BYTES_PER_GIB};
-use terrace_core::load::{areas_of, Area, Clock, Load, Recorded, Seen};
+use terrace_core::load::{areas_of, Area, Clock, Gaps, Load, Recorded, Seen};
 use terrace_core::plan::{Analytical, Policy, Ratios};
 use terrace_core::sim::{Machine, Simulation};
 use terrace_core::tier::MAX_TIERS;
@@ -68,7 +68,27 @@ fn load(trace: &Trace, pid: u32, mut rows: Vec<&Row>, from: &[Option<usize>]) ->
         areas_of(&recorded, fault_share)
     };
     let clocks = clocks(trace.meta.window_s, windows, &rows, first, process);
-    Load { pid, first, clocks, areas, fault_share }
+    let gaps = gaps(&rows, first, windows, process);
+    Load { pid, first, clocks, areas, fault_share, gaps }
+}
+
+/// What pools took beside what was stored, in windows that say.
+fn gaps(
+    rows: &[&Row],
+    first: u32,
+    windows: usize,
+    process: impl Fn(usize) -> ProcessWindow,
+) -> Gaps {
+    let mut stored = vec![(0.0, 0.0); windows];
+    for row in rows {
+        let (pages, bytes) = &mut stored[(row.window - first) as usize];
+        *pages += f64::from(row.pages.saturating_sub(row.resident));
+        *bytes += f64::from(row.stored_bytes);
+    }
+    Gaps::of(stored.into_iter().enumerate().filter_map(|(window, (pages, bytes))| {
+        let pool_bytes = process(window).pool_bytes as f64;
+        (pool_bytes > 0.0).then_some((pages, pool_bytes - bytes))
+    }))
 }
 
 fn ratios(rows: &[&Row], from: &[Option<usize>]) -> Ratios {
@@ -193,6 +213,8 @@ pub fn counted(load: &Load) -> Range<usize> {
 pub struct Outcome {
     /// US dollars a month, times windows.
     pub tco: f64,
+    /// The same at the windows' ends, as a runtime reports it.
+    pub tco_at_end: f64,
     /// The same with all in DRAM.
     pub tco_all_dram: f64,
     /// Money of what no tier takes, within both.
@@ -215,6 +237,11 @@ impl Outcome {
         tco_saved(self.tco, self.tco_all_dram)
     }
 
+    /// The same at the windows' ends, when what came back in them has not gone down again.
+    pub fn saved_at_end(&self) -> f64 {
+        tco_saved(self.tco_at_end, self.tco_all_dram)
+    }
+
     /// Lost time as a share of the running time.
     pub fn slowdown(&self) -> f64 {
         (self.stalled_ns + self.taken_ns) / self.running_ns.max(1.0)
@@ -223,6 +250,7 @@ impl Outcome {
     /// Adds another application's.
     pub fn add(&mut self, other: &Outcome) {
         self.tco += other.tco;
+        self.tco_at_end += other.tco_at_end;
         self.tco_all_dram += other.tco_all_dram;
         self.fixed += other.fixed;
         self.running_ns += other.running_ns;
@@ -268,9 +296,11 @@ fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -
             continue;
         }
         let usd = |bytes: f64| bytes / BYTES_PER_GIB * dram;
-        let fixed = usd(clock.beside_bytes + clock.overhead_bytes);
+        let fixed = usd(clock.beside_bytes + clock.overhead_bytes)
+            + gaps_usd(&load.gaps, &simulation.placement(), &machine.tiers);
         sum.add(&Outcome {
             tco: outcome.tco + fixed,
+            tco_at_end: outcome.tco_at_end + fixed,
             tco_all_dram: outcome.tco_all_dram + usd(clock.beside_bytes),
             fixed,
             running_ns: clock.running_ns,
@@ -281,6 +311,15 @@ fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -
         });
     }
     sum
+}
+
+/// Money of the gaps in pools that hold these pages, in US dollars a month: each tier has its share
+/// of them on its own medium.
+fn gaps_usd(gaps: &Gaps, placement: &[f64; MAX_TIERS], tiers: &[TierCost]) -> f64 {
+    let stored: f64 = placement.iter().skip(1).sum();
+    let per_page = gaps.bytes(stored) / stored.max(1.0) / BYTES_PER_GIB;
+    let usd = |(tier, pages): (&TierCost, &f64)| pages * per_page * tier.usd_per_gib_month;
+    tiers.iter().zip(placement).skip(1).map(usd).sum()
 }
 
 /// What the recorded run itself came to, over the windows that count; `None` for a generated trace.
@@ -304,6 +343,7 @@ pub fn live(trace: &Trace, loads: &[Load]) -> Option<Outcome> {
             let all = p.managed_bytes as f64 / BYTES_PER_GIB * dram;
             sum.add(&Outcome {
                 tco: all * (1.0 - f64::from(p.tco_saved)),
+                tco_at_end: all * (1.0 - f64::from(p.tco_saved)),
                 tco_all_dram: all,
                 fixed: 0.0,
                 running_ns: p.running_ns as f64,

@@ -75,7 +75,7 @@ impl Live {
             stall_share: live.slowdown(),
             faults: live.faults as u64,
             moves: live.moved_pages as u64,
-            tco_saved_error: simulated.and_then(|s| error(s.saved(), live.saved())),
+            tco_saved_error: simulated.and_then(|s| error(s.saved_at_end(), live.saved_at_end())),
             faults_error: simulated.and_then(|s| error(s.faults, live.faults)),
         }
     }
@@ -311,8 +311,8 @@ mod tests {
     #[test]
     fn a_run_beside_its_simulation() {
         let (live, simulated) = (
-            Outcome { tco: 6.0, tco_all_dram: 10.0, faults: 100.0, ..Outcome::default() },
-            Outcome { tco: 5.6, tco_all_dram: 10.0, faults: 95.0, ..Outcome::default() },
+            Outcome { tco_at_end: 6.0, tco_all_dram: 10.0, faults: 100.0, ..Outcome::default() },
+            Outcome { tco_at_end: 5.6, tco_all_dram: 10.0, faults: 95.0, ..Outcome::default() },
         );
         let both = Live::new(&live, Some(&simulated));
         assert!((both.tco_saved_error.unwrap() - 0.1).abs() < 1e-9);

@@ -10,7 +10,7 @@ use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use terrace_core::tier::MAX_TIERS;
 
 use super::write::Batch;
-use super::{partial_of, Meta, ProcessWindow, Row, FORMAT, META_KEY, TO_COLUMN};
+use super::{partial_of, Meta, ProcessWindow, Row, FORMAT, META_KEY, POOL_COLUMN, TO_COLUMN};
 
 /// A trace in memory.
 #[derive(Clone, Debug)]
@@ -125,6 +125,9 @@ fn read_group(group: &dyn RowGroupReader, tiers: usize, batch: &mut Batch) -> Re
     columns.whole("managed_bytes", |at, v| processes[at].managed_bytes = v as u64)?;
     columns.whole("overhead_bytes", |at, v| processes[at].overhead_bytes = v as u64)?;
     columns.float("tco_saved", |at, v| processes[at].tco_saved = v)?;
+    if columns.has(POOL_COLUMN) {
+        columns.whole(POOL_COLUMN, |at, v| processes[at].pool_bytes = v as u64)?;
+    }
     let by_window: HashMap<(u32, u32), ProcessWindow> =
         rows.iter().zip(processes).map(|(row, process)| ((row.pid, row.window), process)).collect();
     batch.processes.extend(by_window);
@@ -138,10 +141,18 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    fn reader(&self, name: &str) -> Result<ColumnReader> {
+    fn index(&self, name: &str) -> Option<usize> {
         let schema = self.group.metadata().schema_descr();
-        let index = (0..schema.num_columns()).find(|&i| schema.column(i).name() == name);
-        Ok(self.group.get_column_reader(index.with_context(|| format!("no column {name}"))?)?)
+        (0..schema.num_columns()).find(|&i| schema.column(i).name() == name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.index(name).is_some()
+    }
+
+    fn reader(&self, name: &str) -> Result<ColumnReader> {
+        let index = self.index(name).with_context(|| format!("no column {name}"))?;
+        Ok(self.group.get_column_reader(index)?)
     }
 
     /// Calls `set` for every row that has a whole number in the column.

@@ -63,6 +63,7 @@ fn process(window: u32) -> ProcessWindow {
         managed_bytes: 1 << 40,
         overhead_bytes: 12,
         tco_saved: -0.25,
+        pool_bytes: 13,
     }
 }
 

@@ -134,11 +134,11 @@ impl Pager {
         }
         let stamp = Some(self.rt.window_stamp());
         region.replace(i, restoring, restoring.home(stamp));
-        self.rt.forget(w);
+        self.rt.came_home(page, w);
         for k in 1..filled {
             let (w, claimed) = (self.batch.words[k], claimed(self.batch.words[k]));
             region.replace(i + k, claimed, claimed.home(stamp));
-            self.rt.forget(w);
+            self.rt.came_home(region.address(i + k), w);
         }
         let brought = filled.saturating_sub(1) as u32;
         let next = after(region, i + 1 + brought as usize);

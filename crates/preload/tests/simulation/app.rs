@@ -53,6 +53,8 @@ pub struct App {
     threads: usize,
     steps: u64,
     faults: kernel::Faults,
+    keeps_copies: bool,
+    has_one_tier: bool,
     children: RefCell<Vec<usize>>,
 }
 
@@ -114,6 +116,8 @@ impl App {
             threads: setting.app_threads,
             steps: setting.app_steps,
             faults: setting.faults,
+            keeps_copies: setting.keeps_copies,
+            has_one_tier: setting.has_one_tier,
             children: RefCell::default(),
         };
         let mut app = app;
@@ -410,6 +414,10 @@ impl App {
                     }
                     tracker.close();
                     let window = 1 + self.rt.window.fetch_add(1, Ordering::Relaxed);
+                    // As the agent does, but that they are always wanted or never.
+                    self.rt.copies.want(self.keeps_copies, 0);
+                    let now = self.rt.window_stamp();
+                    self.rt.copies.expire(now, |kept| self.rt.give_up(kept));
                     for r in self.rt.table.all() {
                         r.resident.store(100, Ordering::Relaxed);
                         pairs::note_all(self.rt, r, Event::Sample);
@@ -444,13 +452,23 @@ impl App {
         let tiers = self.rt.stores.config.tiers.len() as u64;
         let followed = self.rt.table.all().into_iter().filter(|r| r.is_followed());
         let jobs: Vec<(&'static Region, TierId)> =
-            followed.map(|r| (r, TierId(below(tiers + 1) as u8))).collect();
+            followed.map(|r| (r, self.tier_for(TierId(below(tiers + 1) as u8)))).collect();
         for (r, tier) in &jobs {
             r.tier.store(tier.0, Ordering::Relaxed);
             let event = if tier.0 == 0 { Event::Promote } else { Event::MoveOut };
             pairs::note_all(self.rt, r, event);
         }
         self.queue.replace(jobs);
+    }
+
+    /// Where a plan sends a region for which this tier was drawn. A copy is of use only in the tier
+    /// that it is from, so that some seeds know but one.
+    fn tier_for(&self, drawn: TierId) -> TierId {
+        if self.has_one_tier && drawn != TierId::DRAM {
+            TierId(1)
+        } else {
+            drawn
+        }
     }
 
     fn unregister(&self) {

@@ -63,6 +63,8 @@ pub fn at_the_end(rt: &'static Runtime) {
     // What was voided under a mover's or loader's hands is given up when these are done with it.
     rt.doorbell.call(|_| ());
     rt.samples.sweep();
+    rt.give_up_copies();
+    crate::pairs::copies(rt);
     let result = schedule::quietly(|| {
         check_words(rt)?;
         kernel::compare_all(MAIN)?;

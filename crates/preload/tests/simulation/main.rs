@@ -23,6 +23,8 @@ mod sys;
 mod table;
 mod world;
 
+#[path = "../../src/copies.rs"]
+mod copies;
 #[path = "../../src/forks.rs"]
 mod forks;
 #[path = "../../src/loader.rs"]

@@ -55,6 +55,11 @@ const KEPT: &[(u64, &str)] = &[
     ),
 ];
 
+/// Whether this seed is kept for what it found.
+pub fn is_kept(seed: u64) -> bool {
+    KEPT.iter().any(|(kept, _)| *kept == seed)
+}
+
 /// Runs what is asked for; the exit status.
 pub fn run() -> i32 {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -2,7 +2,7 @@
 
 use crate::region::{for_overlap, page_index, Region};
 use crate::runtime::Runtime;
-use crate::{agent, schedule};
+use crate::{agent, schedule, stats};
 use std::cell::RefCell;
 use terrace_core::state::{PageState, PageWord, REGION_PAGES};
 
@@ -73,12 +73,15 @@ type Swaps = [[[u64; 2]; 7]; 7];
 struct Seen {
     pairs: [[u64; EVENTS.len()]; KINDS.len()],
     swaps: Swaps,
+    /// Copies that were used, and those that were not what the page had become.
+    copies: [u64; 2],
 }
 
 thread_local! {
     static SEEN: RefCell<Seen> = const { RefCell::new(Seen {
         pairs: [[0; EVENTS.len()]; KINDS.len()],
         swaps: [[[0; 2]; 7]; 7],
+        copies: [0; 2],
     }) };
 }
 
@@ -151,11 +154,21 @@ pub fn swapped(old: u64, new: u64, done: bool) {
     SEEN.with_borrow_mut(|s| s.swaps[old][new][usize::from(done)] += 1);
 }
 
+/// What became of the copies of a run (`copies.rs`).
+pub fn copies(rt: &Runtime) {
+    let (tried, used) = (stats::get(&rt.copies.tried_total), stats::get(&rt.copies.used_total));
+    SEEN.with_borrow_mut(|s| {
+        s.copies[0] += used;
+        s.copies[1] += tried - used;
+    });
+}
+
 /// All counts as one line, to be added up by who started this process.
 pub fn counts() -> Vec<u64> {
     SEEN.with_borrow(|s| {
         let pairs = s.pairs.iter().flatten().copied();
-        pairs.chain(s.swaps.iter().flatten().flatten().copied()).collect()
+        let swaps = s.swaps.iter().flatten().flatten().copied();
+        pairs.chain(swaps).chain(s.copies).collect()
     })
 }
 
@@ -176,6 +189,9 @@ const SWAPS: [(PageState, PageState, bool); 12] = [
     (PageState::Restoring, PageState::Home, true),
 ];
 
+/// Where the counts of copies begin.
+const COPIES_AT: usize = KINDS.len() * EVENTS.len() + 7 * 7 * 2;
+
 /// The pairs and transitions that were not met. Every pair can happen: a page at home faults where
 /// it is a hole, and requests of the agent name whole regions, whatever state their pages are in.
 pub fn missing(counts: &[u64]) -> Vec<String> {
@@ -185,6 +201,11 @@ pub fn missing(counts: &[u64]) -> Vec<String> {
             if counts[k * EVENTS.len() + e] == 0 {
                 out.push(format!("{kind:?} x {event:?}"));
             }
+        }
+    }
+    for (n, what) in ["used", "written since"].into_iter().enumerate() {
+        if counts[COPIES_AT + n] == 0 {
+            out.push(format!("a copy that was {what}"));
         }
     }
     let base = KINDS.len() * EVENTS.len();
@@ -210,6 +231,8 @@ pub fn show(counts: &[u64]) -> String {
             out += &format!("{:>10}", counts[k * EVENTS.len() + e]);
         }
     }
+    let (used, written) = (counts[COPIES_AT], counts[COPIES_AT + 1]);
+    out += &format!("\n\ncopies used {used}, written since {written}");
     out += "\n\ntransitions made / lost to another\n";
     let base = KINDS.len() * EVENTS.len();
     for (a, from) in PageState::ALL.into_iter().enumerate() {

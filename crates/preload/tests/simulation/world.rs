@@ -1,6 +1,7 @@
 //! One seed: a machine, a runtime on it, an application, and the checks at the end.
 
 use crate::app::App;
+use crate::copies::Copies;
 use crate::kernel::{self, Faults};
 use crate::loader::{self, Loads};
 use crate::mover::{Mover, Queue};
@@ -13,7 +14,7 @@ use crate::stats::Stats;
 use crate::stores::Stores;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{inherit, memory, proc, thread};
-use crate::{agent, checks, forks};
+use crate::{agent, checks, forks, options};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::Arc;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
@@ -32,6 +33,10 @@ pub struct Setting {
     pub forks_announced: bool,
     pub config: Configure,
     pub is_threaded: bool,
+    /// What comes home leaves a copy.
+    pub keeps_copies: bool,
+    /// All that goes down goes to the first tier.
+    pub has_one_tier: bool,
     pub app_threads: usize,
     pub app_steps: u64,
     pub verbose: bool,
@@ -41,6 +46,7 @@ impl Setting {
     /// The setting of a seed.
     pub fn of(seed: u64) -> Setting {
         let mut r = Random::new(seed ^ 0x7e44_ace0);
+        let (is_kept, mut of_copies) = (options::is_kept(seed), Random::new(seed ^ 0xc091_e500));
         let style = Style {
             call: r.pick(&[1, 1, 2, 4]),
             swap: r.pick(&[1, 2, 8]),
@@ -92,6 +98,9 @@ impl Setting {
             is_threaded: !r.once_in(4),
             app_threads: r.pick(&[1, 2, 2, 3]),
             app_steps: r.pick(&[15, 30, 60]),
+            // Kept seeds go on to mean what they did.
+            keeps_copies: !is_kept && !of_copies.once_in(3),
+            has_one_tier: !is_kept && of_copies.once_in(2),
             verbose: false,
         }
     }
@@ -132,6 +141,7 @@ impl World {
             window: AtomicU32::new(1),
             paused: AtomicU32::new(0),
             is_threaded: AtomicBool::new(setting.is_threaded),
+            copies: Copies::default(),
         }));
         let pager = Pager::new(rt, uffd, decoders);
         thread::spawn(c"terrace-pager", move || {
@@ -146,6 +156,7 @@ impl World {
                 mover.run();
             });
         }
+        rt.copies.want(setting.keeps_copies, 0);
         agent::set_up(Some((rt, queue.clone())));
         World { rt, queue }
     }

@@ -146,3 +146,38 @@ impl AtomicWord {
         done
     }
 }
+
+/// The atomic of a place for a copy.
+#[derive(Debug, Default)]
+pub struct AtomicPlace(std::sync::atomic::AtomicU64);
+
+impl AtomicPlace {
+    /// With a value.
+    pub const fn new(value: u64) -> AtomicPlace {
+        AtomicPlace(std::sync::atomic::AtomicU64::new(value))
+    }
+
+    /// As of `AtomicU64`.
+    pub fn load(&self, order: Ordering) -> u64 {
+        schedule::load_point();
+        self.0.load(order)
+    }
+
+    /// As of `AtomicU64`.
+    pub fn swap(&self, value: u64, order: Ordering) -> u64 {
+        schedule::swap_point();
+        self.0.swap(value, order)
+    }
+
+    /// As of `AtomicU64`.
+    pub fn compare_exchange(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        schedule::swap_point();
+        self.0.compare_exchange(old, new, success, failure)
+    }
+}
