@@ -12,7 +12,7 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -227,6 +227,11 @@ pub struct Report {
     pub demoted_pages: u64,
     /// Pages that were on their way and stayed where they were because a mover gave up.
     pub given_up_pages: u64,
+    /// Of those that went from DRAM into a tier, pages that were not encoded again: what they had
+    /// been encoded to before was kept, and they were still the same.
+    pub reused_pages: u64,
+    /// Pages at home of which a tier's pool keeps the encoding, now.
+    pub copied_pages: u64,
 }
 
 struct Writer(Vec<u8>);
@@ -588,12 +593,12 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(report)
 }
 
-fn scalars(r: &Report) -> [u64; 14] {
+fn scalars(r: &Report) -> [u64; 16] {
     let mut copy = r.clone_scalars();
     scalars_mut(&mut copy).map(|v| *v)
 }
 
-fn scalars_mut(r: &mut Report) -> [&mut u64; 14] {
+fn scalars_mut(r: &mut Report) -> [&mut u64; 16] {
     [
         &mut r.rss_bytes,
         &mut r.runtime_bytes,
@@ -609,6 +614,8 @@ fn scalars_mut(r: &mut Report) -> [&mut u64; 14] {
         &mut r.fault_overhead_ns,
         &mut r.demoted_pages,
         &mut r.given_up_pages,
+        &mut r.reused_pages,
+        &mut r.copied_pages,
     ]
 }
 

@@ -27,7 +27,7 @@ use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{media, memory, proc, thread};
 use crate::tracker::Tracker;
 use crate::training;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{MediumKind, TierId};
@@ -220,6 +220,7 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
         paused: AtomicU32::new(0),
         is_threaded: AtomicBool::new(true),
         copies: Copies::default(),
+        pager_cpu: AtomicUsize::new(usize::MAX),
     }));
     let pager = Pager::new(rt, uffd, decoders);
     if !thread::spawn(c"terrace-pager", move || pager.run()) || !loader::start(rt) {
@@ -328,6 +329,7 @@ impl Agent {
         }
         // No planner: nothing new is moved; what is stored stays and is served on demand.
         self.drop_plan(Vec::new());
+        rt.give_up_copies();
         self.tracker.close();
     }
 
@@ -449,6 +451,8 @@ impl Agent {
             fault_overhead_ns: stats::get(&s.fault_overhead_ns),
             demoted_pages: stats::get(&s.demoted_pages),
             given_up_pages: stats::get(&s.given_up_pages),
+            reused_pages: stats::get(&self.rt.copies.used_total),
+            copied_pages: self.rt.copies.held(),
         }
     }
 

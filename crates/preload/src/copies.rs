@@ -1,11 +1,11 @@
 //! Encoded copies of pages that came home, kept for a while.
 //!
 //! A page that faults leaves its encoding behind, and mostly that is given up at once, because it
-//! is memory held twice. But where movers cannot bring pages down as fast as they come back,
-//! nearly all of their work is to encode what they encoded before: most pages are read and not
-//! written. Then encodings stay for some windows. A page that goes down to the same tier again is
-//! compared with its copy, and if not one byte is different the copy is what is stored. To decode
-//! takes a fifth of the time to encode, or less.
+//! is memory held twice. But where pages come back as fast as movers can bring them down, or
+//! faster, nearly all of their work is to encode what they encoded before: most pages are read and
+//! not written. Then encodings stay for some windows. A page that goes down to the same tier again
+//! is compared with its copy, and if not one byte is different the copy is what is stored. To
+//! decode takes a fifth of the time to encode, or less.
 //!
 //! A copy is a hint and nothing more. It does not say what its page holds: whoever uses one has
 //! decoded it and compared all 4096 bytes with a page that lies in a staging slot, where nobody
@@ -32,6 +32,8 @@ const PLACES_MIN: u64 = 1 << 10;
 const PLACES_MAX: u64 = 1 << 22;
 /// Copies tried in a window from which on it counts how many were of use.
 const TRIED_TO_TELL: u64 = 256;
+/// Movers that work for more than this part of their time need copies.
+const BUSY_PART: u64 = 4;
 /// If less than this part of them was, none are kept for so many windows: pages are written.
 const USEFUL_PART: u64 = 4;
 const REST_WINDOWS: u8 = 16;
@@ -223,7 +225,7 @@ impl Copies {
     }
 
     /// Whether copies are worth their memory, after a window of this work: movers are behind, or
-    /// would be busy for half of their time without.
+    /// busy for much of their time, or would be without.
     pub fn are_worth_it(&self, work: Work) -> bool {
         if work.tried >= TRIED_TO_TELL && work.used < work.tried / USEFUL_PART {
             self.rest_windows.store(REST_WINDOWS, Ordering::Relaxed);
@@ -231,8 +233,8 @@ impl Copies {
         }
         let rest = self.rest_windows.load(Ordering::Relaxed);
         self.rest_windows.store(rest.saturating_sub(1), Ordering::Relaxed);
-        let would_be_busy = work.busy_ns + work.spared_ns > work.had_ns / 2;
-        rest == 0 && (work.is_behind || (self.is_wanted() && would_be_busy))
+        let is_busy = work.busy_ns + work.spared_ns > work.had_ns / BUSY_PART;
+        rest == 0 && (work.is_behind || is_busy)
     }
 }
 
@@ -291,21 +293,13 @@ mod tests {
     }
 
     #[test]
-    fn they_are_kept_while_movers_are_behind_or_would_be() {
+    fn they_are_kept_while_movers_are_behind_or_busy_or_would_be() {
         let copies = wanted(0);
-        copies.want(false, 0);
-        let busy = Work { busy_ns: 60, had_ns: 100, ..Work::default() };
-        assert!(!copies.are_worth_it(busy), "nobody waits");
-        assert!(copies.are_worth_it(Work { is_behind: true, ..busy }));
-        copies.want(true, 0);
-        assert!(copies.are_worth_it(Work {
-            busy_ns: 20,
-            spared_ns: 40,
-            tried: 999,
-            used: 900,
-            ..busy
-        }));
-        assert!(!copies.are_worth_it(Work { busy_ns: 20, ..busy }), "they have time");
+        let idle = Work { busy_ns: 20, had_ns: 100, ..Work::default() };
+        assert!(!copies.are_worth_it(idle));
+        assert!(copies.are_worth_it(Work { is_behind: true, ..idle }));
+        assert!(copies.are_worth_it(Work { busy_ns: 26, ..idle }));
+        assert!(copies.are_worth_it(Work { spared_ns: 6, tried: 999, used: 900, ..idle }));
     }
 
     #[test]

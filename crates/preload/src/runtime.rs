@@ -10,7 +10,7 @@ use crate::stores::Stores;
 use crate::sys::inherit::Smaps;
 use crate::sys::proc::Pagemap;
 use crate::sys::uffd::Uffd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
 use terrace_store::pool::Handle;
 use terrace_store::{DecoderSet, LoadError, Page};
@@ -47,6 +47,8 @@ pub struct Runtime {
     pub paused: AtomicU32,
     /// The program had more than one thread when the last window closed. A hint.
     pub is_threaded: AtomicBool,
+    /// The CPU where the pager serves faults, `usize::MAX` before it knows one. A hint.
+    pub pager_cpu: AtomicUsize,
 }
 
 impl Runtime {

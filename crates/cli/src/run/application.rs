@@ -390,6 +390,7 @@ impl Application {
             "ahead_pages": report.ahead_pages,
             "demoted_pages": report.demoted_pages,
             "given_up_pages": report.given_up_pages,
+            "reused_pages": report.reused_pages,
             "pages_moved": pages_moved(report),
         });
         self.shared.publish(ApplicationStatus {
@@ -487,7 +488,9 @@ impl Application {
                 "promoted": report.promoted_pages,
                 "faulted": faulted_pages(report),
                 "given_up": report.given_up_pages,
+                "reused": report.reused_pages,
             },
+            "copied_pages": report.copied_pages,
             "pages_moved": pages_moved(report),
             "faults_total": report.tiers.iter().map(|t| t.faults).sum::<u64>(),
             "hindsight": self.hindsight(),

@@ -93,6 +93,8 @@ fn every_message_survives_the_wire() {
         rss_bytes: 1,
         fault_overhead_ns: 12,
         given_up_pages: 13,
+        reused_pages: 14,
+        copied_pages: 15,
         ..Default::default()
     };
     for m in [

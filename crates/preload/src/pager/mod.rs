@@ -412,6 +412,7 @@ impl Pager {
         if cpu.is_some() && cpu != self.cpu {
             self.cpu = cpu;
             thread::pin_to(cpu.unwrap_or(0));
+            self.rt.pager_cpu.store(cpu.unwrap_or(0), Ordering::Relaxed);
         }
     }
 }

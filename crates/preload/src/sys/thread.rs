@@ -259,6 +259,42 @@ pub fn pin_to(cpu: usize) {
     }
 }
 
+/// The CPUs that a thread may run on.
+#[derive(Clone, Copy)]
+pub struct Cpus(libc::cpu_set_t);
+
+impl Cpus {
+    /// Those of the calling thread; `None` if the kernel will not say: there are more than a set
+    /// has.
+    pub fn of_this_thread() -> Option<Cpus> {
+        // SAFETY: the set is plain data of the size given, which the kernel fills.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            let known = libc::sched_getaffinity(0, std::mem::size_of_val(&set), &mut set) == 0;
+            known.then_some(Cpus(set))
+        }
+    }
+
+    /// Keeps the calling thread on these, without `cpu` if there is another.
+    pub fn use_all_but(&self, cpu: usize) {
+        // SAFETY: the set is plain data of the size given and has a bit for any number below
+        // CPU_SETSIZE.
+        unsafe {
+            let mut set = self.0;
+            if cpu < libc::CPU_SETSIZE as usize && libc::CPU_COUNT(&set) > 1 {
+                libc::CPU_CLR(cpu, &mut set);
+            }
+            libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set);
+        }
+    }
+}
+
+impl std::fmt::Debug for Cpus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cpus").finish_non_exhaustive()
+    }
+}
+
 /// Runs `work` with the calling thread held on the CPU where it is.
 pub fn on_one_cpu<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the set is plain data of the size given; a failed call leaves it or the thread as it

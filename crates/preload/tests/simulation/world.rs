@@ -15,7 +15,7 @@ use crate::stores::Stores;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{inherit, memory, proc, thread};
 use crate::{agent, checks, forks, options};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::Arc;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{Codec, MediumKind, Place, Pool};
@@ -142,6 +142,7 @@ impl World {
             paused: AtomicU32::new(0),
             is_threaded: AtomicBool::new(setting.is_threaded),
             copies: Copies::default(),
+            pager_cpu: AtomicUsize::new(usize::MAX),
         }));
         let pager = Pager::new(rt, uffd, decoders);
         thread::spawn(c"terrace-pager", move || {

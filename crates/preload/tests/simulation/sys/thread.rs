@@ -23,6 +23,20 @@ pub fn sleep_us(us: u64) {
 pub fn pin_to(_cpu: usize) {}
 
 /// See the real one.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpus;
+
+impl Cpus {
+    /// See the real one.
+    pub fn of_this_thread() -> Option<Cpus> {
+        Some(Cpus)
+    }
+
+    /// See the real one.
+    pub fn use_all_but(&self, _cpu: usize) {}
+}
+
+/// See the real one.
 pub fn hold_frame() {}
 
 /// See the real one.
