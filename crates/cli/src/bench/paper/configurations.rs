@@ -94,6 +94,7 @@ pub(super) const ALL: &[Configuration] = &[
     // As slow as zswap's 2T-A is on a small machine.
     on_request(of("best-25", Family::Best, &["--max-slowdown", "25%"])),
     on_request(of("best-50", Family::Best, &["--max-slowdown", "50%"])),
+    on_request(of("best-100", Family::Best, &["--max-slowdown", "100%"])),
     on_request(of("best-real-2", Family::BestReal, &["--max-slowdown", "2%"])),
     of("best-real-5", Family::BestReal, &["--max-slowdown", "5%"]),
     on_request(of("best-real-10", Family::BestReal, &["--max-slowdown", "10%"])),
