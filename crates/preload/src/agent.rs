@@ -395,7 +395,7 @@ impl Agent {
             let pages: u64 = all.iter().map(|r| r.registered_total() as u64).sum();
             rt.copies.want(wanted, pages);
         }
-        rt.copies.expire(rt.window_stamp(), |kept| rt.give_up(kept));
+        rt.expire_copies();
     }
 
     fn report(&self, window: u32, regions: Vec<terrace_core::wire::RegionReport>) -> Report {

@@ -24,16 +24,17 @@ use terrace_core::state::PAGE_BYTES;
 use terrace_core::tier::TierId;
 use terrace_store::pool::Handle;
 
-/// Windows after which a copy that was not used goes: a page has cooled long before.
-const AGE_MAX_WINDOWS: u8 = 12;
+/// Windows, beyond those in which a page cools, after which a copy that was not used goes.
+pub const SPARE_WINDOWS: u8 = 3;
 /// One place for so many pages of the application. Two bytes a page.
 const PAGES_PER_PLACE: u64 = 4;
 const PLACES_MIN: u64 = 1 << 10;
 const PLACES_MAX: u64 = 1 << 22;
 /// Copies tried in a window from which on it counts how many were of use.
 const TRIED_TO_TELL: u64 = 256;
-/// Movers that work for more than this part of their time need copies.
+/// Movers that work for more than this part of their time need copies, until it is less than that.
 const BUSY_PART: u64 = 4;
+const AT_EASE_PART: u64 = 8;
 /// If less than this part of them was, none are kept for so many windows: pages are written.
 const USEFUL_PART: u64 = 4;
 const REST_WINDOWS: u8 = 16;
@@ -173,9 +174,10 @@ impl Copies {
         was.is_ok()
     }
 
-    /// Takes out what is too old by now, or if none are wanted all, for `give_up`.
-    pub fn expire(&self, window_now: u8, mut give_up: impl FnMut(Kept)) {
-        let old = if self.is_wanted() { AGE_MAX_WINDOWS } else { 0 };
+    /// Takes out what came home `old` windows ago or before, or if none are wanted all, for
+    /// `give_up`.
+    pub fn expire(&self, window_now: u8, old: u8, mut give_up: impl FnMut(Kept)) {
+        let old = if self.is_wanted() { old } else { 0 };
         let Some(places) = self.places.get().filter(|_| self.held() > 0) else { return };
         for place in places {
             let entry = Entry(place.load(Ordering::Acquire));
@@ -233,7 +235,8 @@ impl Copies {
         }
         let rest = self.rest_windows.load(Ordering::Relaxed);
         self.rest_windows.store(rest.saturating_sub(1), Ordering::Relaxed);
-        let is_busy = work.busy_ns + work.spared_ns > work.had_ns / BUSY_PART;
+        let part = if self.is_wanted() { AT_EASE_PART } else { BUSY_PART };
+        let is_busy = work.busy_ns + work.spared_ns > work.had_ns / part;
         rest == 0 && (work.is_behind || is_busy)
     }
 }
@@ -284,22 +287,26 @@ mod tests {
         }
         let mut gone = Vec::new();
         let now = 200u8.wrapping_add(99);
-        copies.expire(now, |kept| gone.push(kept.handle.0));
-        let old = 99 - u32::from(AGE_MAX_WINDOWS);
-        assert_eq!(gone, (0..=old).collect::<Vec<_>>());
+        copies.expire(now, 12, |kept| gone.push(kept.handle.0));
+        assert_eq!(gone, (0..=99 - 12).collect::<Vec<_>>());
         copies.want(false, 0);
-        copies.expire(now, |kept| gone.push(kept.handle.0));
+        copies.expire(now, 12, |kept| gone.push(kept.handle.0));
         assert_eq!((gone, copies.held()), ((0..100).collect(), 0));
     }
 
     #[test]
     fn they_are_kept_while_movers_are_behind_or_busy_or_would_be() {
         let copies = wanted(0);
-        let idle = Work { busy_ns: 20, had_ns: 100, ..Work::default() };
+        let idle = Work { busy_ns: 10, had_ns: 100, ..Work::default() };
         assert!(!copies.are_worth_it(idle));
         assert!(copies.are_worth_it(Work { is_behind: true, ..idle }));
+        // Once begun, it takes less to go on than to begin.
+        let half_busy = Work { busy_ns: 20, ..idle };
+        let spared = Work { spared_ns: 4, tried: 999, used: 900, ..idle };
+        assert!(copies.are_worth_it(half_busy) && copies.are_worth_it(spared));
+        copies.want(false, 0);
+        assert!(!copies.are_worth_it(half_busy) && !copies.are_worth_it(spared));
         assert!(copies.are_worth_it(Work { busy_ns: 26, ..idle }));
-        assert!(copies.are_worth_it(Work { spared_ns: 6, tried: 999, used: 900, ..idle }));
     }
 
     #[test]

@@ -284,12 +284,19 @@ impl Mover {
         true
     }
 
-    /// Moves away from the CPU where faults are served. A thread that was given its page would find
-    /// a mover in its place there and wait for the rest of its turn, and the scheduler leaves the
-    /// mover behind the two rather than send it where there is room: with two CPUs, 15 us of each
-    /// fault were that, and two thirds of the mover's time.
+    /// While there is much to do, keeps off the CPU where faults are served. A thread that was
+    /// given its page would find a mover in its place there and wait for the rest of its turn, and
+    /// the scheduler leaves the mover behind the two rather than send it where there is room: with
+    /// two CPUs, 15 us of each fault were that, and two thirds of the mover's time.
+    ///
+    /// Not otherwise: a mover that is put off the CPU with a pool's lock in its hands goes on at
+    /// once where the faulting thread and the pager wait for it, and elsewhere when a stranger's
+    /// turn is over, which made the slowest faults three times as slow.
     fn keep_off_the_pager(&mut self) {
-        let cpu = self.rt.pager_cpu.load(Ordering::Relaxed);
+        let cpu = match self.rt.copies.is_wanted() {
+            true => self.rt.pager_cpu.load(Ordering::Relaxed),
+            false => usize::MAX,
+        };
         if let Some(cpus) = self.cpus.filter(|_| cpu != self.kept_off) {
             self.kept_off = cpu;
             cpus.use_all_but(cpu);

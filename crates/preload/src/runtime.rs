@@ -1,6 +1,6 @@
 //! What the threads of the runtime share.
 
-use crate::copies::{Copies, Kept};
+use crate::copies::{Copies, Kept, SPARE_WINDOWS};
 use crate::loader::Loads;
 use crate::pager::doorbell::Doorbell;
 use crate::region::{Region, RegionTable};
@@ -128,7 +128,13 @@ impl Runtime {
     pub fn give_up_copies(&self) {
         self.copies.want(false, 0);
         self.copies.rest();
-        self.copies.expire(self.window_stamp(), |kept| self.give_up(kept));
+        self.expire_copies();
+    }
+
+    /// Gives up the copies of pages that should have gone down again by now.
+    pub fn expire_copies(&self) {
+        let old = self.stores.config.cooling_windows.saturating_add(SPARE_WINDOWS);
+        self.copies.expire(self.window_stamp(), old, |kept| self.give_up(kept));
     }
 
     /// Where a page is that was moved out of the application and not stored yet.

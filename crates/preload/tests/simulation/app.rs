@@ -416,8 +416,7 @@ impl App {
                     let window = 1 + self.rt.window.fetch_add(1, Ordering::Relaxed);
                     // As the agent does, but that they are always wanted or never.
                     self.rt.copies.want(self.keeps_copies, 0);
-                    let now = self.rt.window_stamp();
-                    self.rt.copies.expire(now, |kept| self.rt.give_up(kept));
+                    self.rt.expire_copies();
                     for r in self.rt.table.all() {
                         r.resident.store(100, Ordering::Relaxed);
                         pairs::note_all(self.rt, r, Event::Sample);
