@@ -21,3 +21,19 @@ pub mod socket;
 pub mod sync;
 pub mod thread;
 pub mod uffd;
+
+/// Fresh memory for a test that gives some of it back and looks at the hole. It is far below where
+/// the kernel puts what has no address of its own, or another test's thread might map something
+/// into the hole.
+#[cfg(test)]
+fn apart(bytes: u64) -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0x1000_0000_0000);
+    let at = NEXT.fetch_add(1 << 30, Ordering::Relaxed);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a mapping where nothing is, or the kernel refuses.
+    let p = unsafe { libc::mmap(at as *mut libc::c_void, bytes as usize, rw, flags, -1, 0) };
+    assert_eq!(p as u64, at, "something is where only tests map");
+    at
+}

@@ -489,16 +489,11 @@ mod tests {
     #[test]
     fn holes_are_found_by_question_and_by_text() {
         const PAGE: u64 = 4096;
-        // SAFETY: a fresh mapping, of which parts are given back.
-        let base = unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let p = libc::mmap(std::ptr::null_mut(), 9 * 4096, libc::PROT_READ, flags, -1, 0);
-            assert_ne!(p, libc::MAP_FAILED);
-            for n in [0, 2, 3, 8] {
-                libc::munmap(p.cast::<u8>().add(n * 4096).cast(), 4096);
-            }
-            p as u64
-        };
+        let base = super::super::apart(9 * PAGE);
+        for n in [0, 2, 3, 8] {
+            // SAFETY: a page of the mapping made above.
+            unsafe { libc::munmap((base + n * PAGE) as *mut libc::c_void, PAGE as usize) };
+        }
         let coverage = Coverage::open();
         let mut seen = vec![];
         let inner = (base + PAGE, base + 8 * PAGE);

@@ -154,23 +154,22 @@ unsafe fn unmap(at: u64, len: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::apart;
     use super::*;
 
     const PAGE: u64 = 4096;
 
-    /// Pages filled with their number, in `parts` parts that the kernel does not join.
+    /// Pages filled with their number, every second run of `every` of them with advice of its own,
+    /// so that the kernel does not join them.
     fn split(pages: u64, every: u64) -> u64 {
+        let p = apart(pages * PAGE) as *mut u8;
         // SAFETY: a fresh mapping, and advice on parts of it.
         unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let rw = libc::PROT_READ | libc::PROT_WRITE;
-            let p = libc::mmap(std::ptr::null_mut(), (pages * PAGE) as usize, rw, flags, -1, 0);
-            assert_ne!(p, libc::MAP_FAILED);
             for n in 0..pages {
-                p.cast::<u8>().add((n * PAGE) as usize).write(n as u8 + 1);
+                p.add((n * PAGE) as usize).write(n as u8 + 1);
             }
             for n in (0..pages).step_by(2 * every as usize) {
-                let at = p.cast::<u8>().add((n * PAGE) as usize);
+                let at = p.add((n * PAGE) as usize);
                 libc::madvise(at.cast(), (every * PAGE) as usize, libc::MADV_DONTDUMP);
             }
             p as u64
