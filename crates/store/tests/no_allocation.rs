@@ -7,11 +7,12 @@
 //! C's `malloc` and `calloc` are counted as well, by functions of that name in this program, which
 //! go before those of libc. LZ4HC would call them at levels that are not offered.
 //!
-//! One test in a process of its own, because it counts for the whole process.
+//! One test in a program of its own, because it puts its own functions in the place of libc's. It
+//! counts for its own thread: the one that runs tests allocates when it likes.
 
 use core::ffi::c_void;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 use terrace_core::tier::{Codec, Medium, Pool, TierSpec, BLOCK_KIB};
 use terrace_store::codec::dictionary::Dictionaries;
 use terrace_store::codec::Encoder;
@@ -19,17 +20,28 @@ use terrace_store::{CodecSet, DecoderSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_S
 
 struct Counting;
 
-static CALLS: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// By this thread.
+fn calls() -> usize {
+    CALLS.get()
+}
+
+fn one_more() {
+    CALLS.set(CALLS.get() + 1);
+}
 
 // SAFETY: passes every call on to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        one_more();
         // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        one_more();
         // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(block, layout) }
     }
@@ -50,7 +62,7 @@ extern "C" {
 /// C's `malloc`, for the codecs in C and for Rust's system allocator.
 #[no_mangle]
 extern "C" fn malloc(bytes: usize) -> *mut c_void {
-    CALLS.fetch_add(1, Ordering::Relaxed);
+    one_more();
     // SAFETY: the caller's promise is passed on.
     unsafe { __libc_malloc(bytes) }
 }
@@ -58,7 +70,7 @@ extern "C" fn malloc(bytes: usize) -> *mut c_void {
 /// C's `calloc`.
 #[no_mangle]
 extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
-    CALLS.fetch_add(1, Ordering::Relaxed);
+    one_more();
     // SAFETY: the caller's promise is passed on.
     unsafe { __libc_calloc(count, bytes) }
 }
@@ -68,12 +80,12 @@ fn every_level_encodes_without_allocating(pages: &[[u8; PAGE_SIZE]]) {
     for codec in Codec::ALL {
         for level in codec.levels().0..=codec.levels().1 {
             let mut encoder = Encoder::new(codec, level).unwrap();
-            let before = CALLS.load(Ordering::Relaxed);
+            let before = calls();
             for (n, page) in pages.iter().enumerate().take(20) {
                 let mut out = [0; CUTOFF_BYTES];
                 encoder.encode(page, &mut out[..if n % 2 == 0 { CUTOFF_BYTES } else { 100 }]);
             }
-            assert_eq!(CALLS.load(Ordering::Relaxed), before, "{} {level}", codec.name());
+            assert_eq!(calls(), before, "{} {level}", codec.name());
         }
     }
 }
@@ -90,10 +102,10 @@ fn encode_decode_load_and_free_allocate_nothing() {
         .map(|n| core::array::from_fn(|i| (i as u32 / (n + 1)) as u8 ^ (i % 7) as u8))
         .collect();
     // The counting functions do stand before libc's.
-    let before = CALLS.load(Ordering::Relaxed);
+    let before = calls();
     // SAFETY: makes a stream on the heap and gives it back.
     unsafe { LZ4_freeStreamHC(LZ4_createStreamHC()) };
-    assert_ne!(CALLS.load(Ordering::Relaxed), before);
+    assert_ne!(calls(), before);
     every_level_encodes_without_allocating(&pages);
     let (mut scratch, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
     for pool in Pool::ALL {
@@ -105,15 +117,15 @@ fn encode_decode_load_and_free_allocate_nothing() {
             let mut handles = Vec::with_capacity(pages.len());
             // The first store makes tables; the way down may. The codec may not.
             if codec.uses_dictionary() {
-                let before = CALLS.load(Ordering::Relaxed);
+                let before = calls();
                 encoder.encode(&pages[0], &mut scratch).unwrap();
-                assert_eq!((scratch[0], CALLS.load(Ordering::Relaxed)), (1, before));
+                assert_eq!((scratch[0], calls()), (1, before));
             }
             let deflate_before = terrace_store::codec::deflate::allocations();
             for page in &pages {
                 handles.push(tier.store_page(encoder, page, &mut scratch));
             }
-            let before = CALLS.load(Ordering::Relaxed);
+            let before = calls();
             for page in &pages {
                 encoder.encode(page, &mut scratch);
             }
@@ -123,7 +135,7 @@ fn encode_decode_load_and_free_allocate_nothing() {
                 assert!(back == *page);
                 assert!(tier.free(*handle));
             }
-            assert_eq!(CALLS.load(Ordering::Relaxed), before, "{} {}", pool.name(), codec.name());
+            assert_eq!(calls(), before, "{} {}", pool.name(), codec.name());
             assert_eq!(terrace_store::codec::deflate::allocations(), deflate_before);
             assert!(tier.stats().loads > 50);
         }
@@ -146,7 +158,7 @@ fn blocks_load_and_free_allocate_nothing(pages: &[[u8; PAGE_SIZE]]) {
             stored.extend(store(&pages[0]).map(|handle| (handle, &pages[0])));
         }
         assert!(tier.stats().blocks.sealed > 3);
-        let before = CALLS.load(Ordering::Relaxed);
+        let before = calls();
         for (n, (handle, page)) in stored.iter().enumerate() {
             tier.load_page(&mut decoders, *handle, &mut scratch, &mut back).unwrap();
             assert!(back == **page);
@@ -156,7 +168,7 @@ fn blocks_load_and_free_allocate_nothing(pages: &[[u8; PAGE_SIZE]]) {
             assert_eq!(tier.free(*handle), n % 4 == 0);
             assert!(tier.load_page(&mut decoders, *handle, &mut scratch, &mut back).is_err());
         }
-        assert_eq!(CALLS.load(Ordering::Relaxed), before, "{} {kib}", pool.name());
+        assert_eq!(calls(), before, "{} {kib}", pool.name());
         assert_eq!(tier.stats().pool.pool_bytes, 0);
     }
 }

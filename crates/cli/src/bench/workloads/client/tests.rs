@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use clap::Parser;
@@ -29,10 +30,11 @@ enum Fault {
 }
 
 /// Memcached's protocol, as far as the client speaks it.
-fn serve(stream: UnixStream, store: &Store, fault: Fault) {
+fn serve(stream: UnixStream, store: &Store, fault: Fault, served: &AtomicU64) {
     let mut out = stream.try_clone().unwrap();
     let (mut lines, mut line, mut gets) = (BufReader::new(stream), String::new(), 0);
     while lines.read_line(&mut line).unwrap_or(0) > 0 {
+        served.fetch_add(1, Ordering::Relaxed);
         let words: Vec<&str> = line.split_whitespace().collect();
         let key = words[1].to_owned();
         if words[0] == "set" {
@@ -62,15 +64,18 @@ fn serve(stream: UnixStream, store: &Store, fault: Fault) {
     }
 }
 
-fn start(path: &Path, fault: Fault) {
+/// Returns how many requests have come, counted as it goes.
+fn start(path: &Path, fault: Fault) -> Arc<AtomicU64> {
     let listener = UnixListener::bind(path).unwrap();
-    let store = Store::default();
+    let (store, served) = (Store::default(), Arc::new(AtomicU64::new(0)));
+    let count = Arc::clone(&served);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let store = Arc::clone(&store);
-            std::thread::spawn(move || serve(stream, &store, fault));
+            let (store, served) = (Arc::clone(&store), Arc::clone(&served));
+            std::thread::spawn(move || serve(stream, &store, fault, &served));
         }
     });
+    count
 }
 
 fn wrong_with(fault: Fault, more: &[&str]) -> u64 {
@@ -114,15 +119,17 @@ fn a_forgotten_value_is_wrong() {
 fn two_servers_take_turns_and_each_has_its_own_figures() {
     let folder = TempDir::new("client-test").unwrap();
     let paths = ["own", "beside"].map(|name| folder.path().join(name));
-    paths.iter().for_each(|path| start(path, Fault::None));
+    let served = paths.each_ref().map(|path| start(path, Fault::None));
     let mut halted = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let pid = halted.id().to_string();
     let [own, beside] = paths.each_ref().map(|path| path.to_str().unwrap());
-    let words = ["work", "memcached", "--size", "16", "--seconds", "1.5", "--warmup", "0.3"];
+    let words = ["work", "memcached", "--size", "16", "--seconds", "2.2", "--warmup", "0.3"];
     let more = ["--connect", own, "--beside", beside, "--halt", &pid];
     let args = Line::parse_from(words.into_iter().chain(more)).work;
     let (mut recorder, lines) = recorder(args.seconds);
+    let since = Instant::now();
     run(Kind::Memcached, &args, &mut recorder).unwrap();
+    let all_s = since.elapsed().as_secs_f64();
     assert_eq!(recorder.finish().unwrap(), 0);
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     halted.kill().unwrap();
@@ -135,12 +142,13 @@ fn two_servers_take_turns_and_each_has_its_own_figures() {
     assert!(of(done, "ops") > 100.0 && of(plain, "ops") > 100.0, "{done}");
     // Turns of 250 and 120 ms with 20 ms at the start of each: nothing counts twice.
     let (own_s, plain_s) = (of(done, "seconds"), of(plain, "seconds"));
-    assert!(own_s > 0.6 && plain_s > 0.3 && own_s + plain_s < 1.5 + 0.3, "{own_s} {plain_s}");
-    let rate = of(plain, "ops") / plain_s;
-    assert!((of(plain, "ops_per_s") / rate - 1.0).abs() < 1e-6);
-    // They are alike, and so must be the figures; by how much a crowded machine may part them.
-    let ratio = of(done, "ops_per_s") / of(plain, "ops_per_s");
-    assert!((0.2..5.0).contains(&ratio), "{done}");
+    assert!(own_s > 0.6 && plain_s > 0.3 && own_s + plain_s < all_s, "{own_s} {plain_s}");
+    for (figures, served) in [done, plain].into_iter().zip(&served) {
+        let rate = of(figures, "ops") / of(figures, "seconds");
+        assert!((of(figures, "ops_per_s") / rate - 1.0).abs() < 1e-6);
+        let served = served.load(Ordering::Relaxed) as f64;
+        assert!(of(figures, "ops") < served, "what the other did, or loading: {served} of {done}");
+    }
     let seconds = || lines.iter().filter(|l| l["t_s"].is_number());
     // What the plain one did is in the lines as well, but for what came after the last of them.
     let sum = |name: &str| seconds().filter_map(|l| l[name].as_f64()).sum::<f64>();
@@ -148,7 +156,7 @@ fn two_servers_take_turns_and_each_has_its_own_figures() {
     assert!(work > 0.0 && work <= of(plain, "ops"), "{work} of {plain}");
     assert!(time > 0.1 && time <= plain_s + 1e-6, "{time} of {plain_s}");
     let seconds: f64 = seconds().map(|l| of(l, "work_s")).sum();
-    assert!(seconds < 1.3, "turns of the other are not in the lines: {seconds}");
+    assert!(seconds <= own_s + 1e-6, "turns of the other are in the lines: {seconds} of {own_s}");
 }
 
 #[test]
