@@ -7,6 +7,7 @@ never goes on with wrong bytes and never hangs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import shutil
@@ -82,8 +83,12 @@ class Group:
         """How often the limit was in the way."""
         if self.is_old:
             return int((self.folder / "memory.failcnt").read_text())
+        return self.events("max")
+
+    def events(self, name: str) -> int:
+        """A count that version 2 has."""
         events = (self.folder / "memory.events").read_text().split()
-        return int(events[events.index("max") + 1])
+        return int(events[events.index(name) + 1])
 
 
 @pytest.fixture
@@ -168,6 +173,27 @@ def test_waiting_for_memory_in_swap(
     """The kernel cannot write to what is in swap, neither messages nor CPU numbers (rseq)."""
     wait_for_memory(sandbox, program("steady"), group, swaps=True)
     assert swap_file.is_on()
+
+
+def test_slowed_down_above_a_limit(sandbox: Sandbox, program: Compiler, group: Group) -> None:
+    """memory.high: whoever needs memory sleeps, up to 2 s each time. Slow, and right."""
+    if group.is_old:
+        pytest.skip("only cgroup version 2 slows a group down")
+    high = group.folder / "memory.high"
+    with sandbox.start(*in_group(group, program("steady"), "64")) as run:
+        pid = start_pid(run)
+        for _ in range(60):
+            high.write_text(str(group.usage() // 2))
+            time.sleep(0.05)
+        assert is_alive(pid)
+        assert group.events("high") > 0, "it was never slowed down"
+        high.write_text("max")
+        seen = len(run.windows(pid))
+        wait_until("windows again", lambda: len(run.windows(pid)) > seen + 3)
+        faults = faults_now(run, pid)
+        wait_until("faults again", lambda: faults_now(run, pid) > faults)
+        conclude(run, pid)
+        assert run.conclude() == 0
 
 
 # ---- resource limits -----------------------------------------------------------------------------
@@ -275,36 +301,80 @@ def threads_of(pid: int, name: str) -> list[int]:
     return [int(t.name) for t in tasks if (t / "comm").read_text().strip() == name]
 
 
-@pytest.fixture
-def freezer() -> Iterator[Path]:
+class Freezer:
+    """A control group that stops single threads, of either version."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.is_old = (folder / "freezer.state").exists()
+        # The second version lets a thread into a group within that of its process only.
+        self.groups = [folder] if self.is_old else [folder / "still", folder]
+        if not self.is_old:
+            self.groups[0].mkdir()
+            (self.groups[0] / "cgroup.type").write_text("threaded")
+
+    def take(self, tid: int, pid: int) -> None:
+        """Lets a thread in."""
+        if self.is_old:
+            (self.folder / "tasks").write_text(str(tid))
+        else:
+            (self.folder / "cgroup.procs").write_text(str(pid))
+            (self.groups[0] / "cgroup.threads").write_text(str(tid))
+
+    def freeze(self, *, freezes: bool) -> None:
+        """Stops it, or lets it go on."""
+        if self.is_old:
+            (self.folder / "freezer.state").write_text("FROZEN" if freezes else "THAWED")
+        else:
+            (self.groups[0] / "cgroup.freeze").write_text("1" if freezes else "0")
+
+
+# Where each version is mounted; the second beside the first, or alone.
+FREEZERS = {"first": [GROUPS / "freezer"], "second": [GROUPS / "unified", GROUPS]}
+
+
+@pytest.fixture(params=FREEZERS)
+def freezer(request: pytest.FixtureRequest) -> Iterator[Freezer]:
     """A group that stops what is in it, single threads too; thawed and removed after the test."""
-    folder = GROUPS / "freezer" / f"terrace-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError:
-        pytest.skip("no freezer control group (cgroup version 1) can be made here")
-    yield folder
-    (folder / "freezer.state").write_text("THAWED")
-    for _ in range(100):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-            return
-        time.sleep(0.1)
+    there = ("freezer.state", "cgroup.freeze")
+    for parent in FREEZERS[request.param]:
+        folder = parent / f"terrace-test-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        if any((folder / name).exists() for name in there):
+            break
+        folder.rmdir()
+    else:
+        pytest.skip(f"no freezer control group ({request.param} version) can be made here")
+    freezer = Freezer(folder)
+    yield freezer
+    freezer.freeze(freezes=False)
+    for group in freezer.groups:
+        wait_until("an empty group", functools.partial(removed, group))
+
+
+def removed(group: Path) -> bool:
+    """Whether a control group is no more; it cannot go while something is in it."""
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
 
 
 @pytest.mark.parametrize("name", ["terrace-pager", "terrace-mover", "terrace-agent"])
 def test_a_thread_that_stands_still(
-    sandbox: Sandbox, program: Compiler, freezer: Path, name: str
+    sandbox: Sandbox, program: Compiler, freezer: Freezer, name: str
 ) -> None:
     """Stopped wherever it is, for more than a second, again and again: all else waits at most."""
     with sandbox.start(program("steady")) as run:
         pid = start_pid(run)
         (tid,) = threads_of(pid, name)
-        (freezer / "tasks").write_text(str(tid))
+        freezer.take(tid, pid)
         for _ in range(3):
-            (freezer / "freezer.state").write_text("FROZEN")
+            freezer.freeze(freezes=True)
             time.sleep(1.2)
-            (freezer / "freezer.state").write_text("THAWED")
+            freezer.freeze(freezes=False)
             time.sleep(0.3)
         seen, faults = len(run.windows(pid)), faults_now(run, pid)
         wait_until("windows again", lambda: len(run.windows(pid)) > seen + 3)
