@@ -222,7 +222,8 @@ pub fn bring_all_home(rt: &'static Runtime) {
 /// Brings every page of a region home. Nothing may be moved out meanwhile.
 fn bring_home(rt: &'static Runtime, promoter: &mut Promoter, r: &'static Region) {
     while !(0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
-        rt.doorbell.call(move |pager| pager.return_samples(r));
+        let mut at = 0;
+        rt.doorbell.call_in_parts(move |pager| pager.return_samples(r, &mut at).then_some(()));
         promoter.promote(r);
     }
 }

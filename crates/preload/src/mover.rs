@@ -9,6 +9,7 @@
 //! Across: stored bytes move as they are if both tiers have the same codec and neither has blocks,
 //! else they are decoded and encoded. Up: see `promoter.rs`.
 
+use crate::pager::moves::Going;
 use crate::probe::{self, Found};
 use crate::promoter::Promoter;
 use crate::region::Region;
@@ -27,11 +28,9 @@ use terrace_store::page::{checksum, same_filled};
 use terrace_store::pool::Handle;
 use terrace_store::{EncoderSet, LoadError, Page, Refusal, Tier};
 
-/// Pages moved out in one call on the pager, and pieces of memory that they may lie in: faults wait
-/// behind it, about 10-20 us for the pages and 5 for each further piece. The pager runs where the
-/// application does, so that each call costs it more than that.
+/// Pages moved out in one call on the pager: what the kernel moves in one call of its own takes 10
+/// to 20 us, and faults wait behind it.
 const MOVE_OUT_PAGES: usize = 128;
-const MOVE_OUT_PIECES: usize = 16;
 /// Windows for which an incompressible page is not tried again.
 pub const RETRY_WINDOWS: u8 = 16;
 /// Objects moved by compaction after each region, at most.
@@ -366,10 +365,8 @@ impl Mover {
         let (mut staged, mut from) = (0, 0);
         while let Some(pages) = next_to_go(from, movable) {
             from = pages.end;
-            let slot = self.slot;
-            staged += rt
-                .doorbell
-                .call(move |pager| pager.move_out(region, pages.clone(), slot, tier, cooling));
+            let mut going = Going::new(region, pages, self.slot, tier, cooling);
+            staged += rt.doorbell.call_in_parts(move |pager| pager.move_out(&mut going));
             if self.torture.gives_up() {
                 break;
             }
@@ -386,7 +383,11 @@ impl Mover {
             // pager may still be copying a page that was caught while encoding.
             // A page on its way from a slow medium looks the same for as long as that takes.
             while (0..REGION_PAGES).any(|i| in_slot(region.word(i))) {
-                if !rt.doorbell.call(move |pager| pager.return_staged(region)) {
+                let (mut at, mut any) = (0, false);
+                if !rt
+                    .doorbell
+                    .call_in_parts(move |pager| pager.return_staged(region, &mut at, &mut any))
+                {
                     thread::sleep_us(50);
                 }
             }
@@ -623,18 +624,8 @@ impl Mover {
 /// `None` if none of them is to go. Whether one can is asked again there.
 fn next_to_go(from: usize, movable: impl Fn(usize) -> bool) -> Option<std::ops::Range<usize>> {
     let start = (from..REGION_PAGES).find(|&i| movable(i))?;
-    let (mut end, mut pages, mut pieces) = (start, 0, 0);
-    for i in start..REGION_PAGES {
-        if !movable(i) {
-            continue;
-        }
-        pieces += usize::from(pages == 0 || end < i);
-        if pieces > MOVE_OUT_PIECES || pages == MOVE_OUT_PAGES {
-            break;
-        }
-        (end, pages) = (i + 1, pages + 1);
-    }
-    Some(start..end)
+    let last = (start..REGION_PAGES).filter(|&i| movable(i)).take(MOVE_OUT_PAGES).last()?;
+    Some(start..last + 1)
 }
 
 fn in_slot(w: PageWord) -> bool {
@@ -668,9 +659,7 @@ mod tests {
         // What came back lies apart.
         assert_eq!(calls(|i| i == 7 || i == 500), std::slice::from_ref(&(7..501)));
         assert_eq!(calls(|i| i == 511), std::slice::from_ref(&(511..512)));
-        let every_eighth = calls(|i| i % 8 == 0);
-        assert_eq!(every_eighth, [0..121, 128..249, 256..377, 384..505]);
-        // A gap does not make a second piece of a whole one.
+        assert_eq!(calls(|i| i % 2 == 0), [0..255, 256..511]);
         assert_eq!(calls(|i| i != 100), [0..129, 129..257, 257..385, 385..512]);
     }
 }

@@ -3,6 +3,7 @@
 //! Pages are decoded on the caller's thread and installed by the pager, a few at a time, where
 //! their words have not changed meanwhile.
 
+use crate::pager::moves::Coming;
 use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::stats;
@@ -11,7 +12,7 @@ use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
 use terrace_store::pool::Handle;
 use terrace_store::{DecoderSet, LoadError, Page, Tier};
 
-/// Pages installed in one call on the pager: about 40 us, which faults may wait.
+/// Pages installed in one call on the pager.
 const INSTALL_PAGES: usize = 16;
 
 /// What decoding on one thread needs.
@@ -54,7 +55,8 @@ impl Promoter {
                     stats::add(&self.rt.stats.given_up_pages, ready.len() as u64);
                     continue;
                 }
-                pages += self.rt.doorbell.call(move |pager| pager.install(region, &ready));
+                let mut coming = Coming::new(region, ready);
+                pages += self.rt.doorbell.call_in_parts(move |pager| pager.install(&mut coming));
             }
         }
         pages

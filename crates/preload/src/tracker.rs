@@ -10,6 +10,7 @@
 //!
 //! Pages in tiers need no sampling: their faults are counted.
 
+use crate::pager::moves::Sampling;
 use crate::region::{for_overlap, page_index, Region};
 use crate::runtime::Runtime;
 use crate::shared;
@@ -38,7 +39,7 @@ const TORTURE_PRESENT_SHARE_MIN: f64 = 0.25;
 const CHURN_FAULTS: u32 = 128;
 /// Windows a churned region is left alone.
 const REST_WINDOWS: u8 = 8;
-/// Regions sampled in one call on the pager: about 50 us, which faults may wait.
+/// Regions sampled in one call on the pager.
 const SAMPLE_BATCH: usize = 4;
 /// Samples of the smallest region.
 const SAMPLES_MIN: usize = 2;
@@ -69,10 +70,15 @@ impl Tracker {
             let sampled: Vec<&'static Region> =
                 batch.iter().copied().filter(|r| has_samples(r)).collect();
             if !sampled.is_empty() {
-                self.rt.doorbell.call(move |pager| {
-                    for r in &sampled {
-                        pager.return_samples(r);
+                let (mut done, mut at) = (0, 0);
+                self.rt.doorbell.call_in_parts(move |pager| {
+                    while let Some(r) = sampled.get(done) {
+                        if !pager.return_samples(r, &mut at) {
+                            return None;
+                        }
+                        (done, at) = (done + 1, 0);
                     }
+                    Some(())
                 });
             }
         }
@@ -222,15 +228,23 @@ impl Tracker {
         if batch.is_empty() {
             return;
         }
-        self.rt.doorbell.call(move |pager| {
-            for &(r, cooled) in &batch {
-                let seed = r.base ^ u64::from(window) << 32;
-                // The samples of a region in full use all cost a fault and say nothing new.
-                let is_full = !cooled && r.full_windows.load(Ordering::Relaxed) > 0;
-                let want = if is_full { want.min(1) } else { samples_of(r, want) };
-                let n = pager.take_samples(r, want, seed, cooled);
-                r.samples.store(n as u8, Ordering::Relaxed);
+        let begin = |(r, cooled): (&'static Region, bool)| {
+            let seed = r.base ^ u64::from(window) << 32;
+            // The samples of a region in full use all cost a fault and say nothing new.
+            let is_full = !cooled && r.full_windows.load(Ordering::Relaxed) > 0;
+            let want = if is_full { want.min(1) } else { samples_of(r, want) };
+            Sampling::new(r, want, seed, cooled)
+        };
+        let mut left: Vec<Sampling> = batch.into_iter().rev().map(begin).collect();
+        self.rt.doorbell.call_in_parts(move |pager| {
+            while let Some(sampling) = left.last_mut() {
+                if !pager.take_samples(sampling) {
+                    return None;
+                }
+                sampling.region().samples.store(sampling.taken as u8, Ordering::Relaxed);
+                left.pop();
             }
+            Some(())
         });
     }
 

@@ -3,9 +3,15 @@
 //! The pager sleeps in a blocking `read`, because that is the fastest way to learn of a fault (a
 //! `poll` before it costs another system call on every fault). So whoever wants it rings by
 //! causing a fault of its own: a write to a write-protected page of the runtime. The pager runs
-//! the call and lifts the protection, which lets the caller go on. Calls are bounded pieces of
-//! work (tens of microseconds), since faults wait behind them. Movers and the agent share one bell;
-//! each loader has its own (`loader.rs`), lest a fault wait until a mover's turn with it is over.
+//! the call and lifts the protection, which lets the caller go on. Movers and the agent share one
+//! bell; each loader has its own (`loader.rs`), lest a fault wait until a mover's turn with it is
+//! over.
+//!
+//! Faults wait behind a call. What takes long comes in parts, of about [`PART_NS`]; between two of
+//! them, and before the first, whatever the kernel has to tell is handled as if the parts were
+//! calls of their own. And the thread that was given its page last has yet to run: the pager goes
+//! before it on the CPU that they share as a rule. So it is given way ([`GIVE_WAY_US`]); if that
+//! brings the next fault, that goes first, too, but not for ever ([`FAULTS_FIRST`]).
 
 use super::Pager;
 use crate::sys::sync::{Mutex, MutexGuard};
@@ -17,7 +23,33 @@ use terrace_core::state::PAGE_BYTES;
 /// Looks at a busy bell, 100 us apart, before giving up.
 const TRIES: usize = 1000;
 
-type Call = Box<dyn FnMut(&mut Pager) + Send>;
+/// A part of a call is over when it has taken so long. One call of the kernel's is not divided:
+/// moving out 128 pages takes 10 to 20 us.
+const PART_NS: u64 = 8_000;
+/// How long a thread that was given its page has the CPU before a call goes on, at most.
+const GIVE_WAY_US: u64 = 20;
+/// How often in a row what was read meanwhile goes before the next part.
+const FAULTS_FIRST: u8 = 3;
+
+/// A part of a call: whether it was the last.
+type Call = Box<dyn FnMut(&mut Pager) -> bool + Send>;
+
+/// How long the pager has been at a part of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    ends_ns: u64,
+}
+
+impl Part {
+    pub(super) fn begin() -> Part {
+        Part { ends_ns: thread::now_ns() + PART_NS }
+    }
+
+    /// Whether it is time to look for faults.
+    pub(super) fn is_over(self) -> bool {
+        thread::now_ns() >= self.ends_ns
+    }
+}
 
 /// What a caller wants run. The pager runs it once: a thread that is stopped while it rings, or
 /// traced, faults again afterwards, and then there are two messages.
@@ -56,7 +88,19 @@ impl Doorbell {
     }
 
     /// Runs `f` on the pager thread and returns its result. Must not be called from there.
-    pub fn call<R: Send + 'static>(&self, f: impl FnMut(&mut Pager) -> R + Send + 'static) -> R {
+    pub fn call<R: Send + 'static>(
+        &self,
+        mut f: impl FnMut(&mut Pager) -> R + Send + 'static,
+    ) -> R {
+        self.call_in_parts(move |pager| Some(f(pager)))
+    }
+
+    /// Runs `f` on the pager thread again and again until it returns a result. Anything may have
+    /// changed from one time to the next.
+    pub fn call_in_parts<R: Send + 'static>(
+        &self,
+        f: impl FnMut(&mut Pager) -> Option<R> + Send + 'static,
+    ) -> R {
         let _ringing = self.ringing.lock().unwrap_or_else(PoisonError::into_inner);
         self.ring(f)
     }
@@ -65,11 +109,11 @@ impl Doorbell {
     /// may have interrupted a thread that holds it.
     pub fn try_call<R: Send + 'static>(
         &self,
-        f: impl FnMut(&mut Pager) -> R + Send + Copy + 'static,
+        mut f: impl FnMut(&mut Pager) -> R + Send + Copy + 'static,
     ) -> Option<R> {
         for _ in 0..TRIES {
             if let Ok(_ringing) = self.ringing.try_lock() {
-                return Some(self.ring(f));
+                return Some(self.ring(move |pager| Some(f(pager))));
             }
             thread::sleep_us(100);
         }
@@ -77,12 +121,17 @@ impl Doorbell {
     }
 
     /// The caller holds `ringing`.
-    fn ring<R: Send + 'static>(&self, mut f: impl FnMut(&mut Pager) -> R + Send + 'static) -> R {
+    fn ring<R: Send + 'static>(
+        &self,
+        mut f: impl FnMut(&mut Pager) -> Option<R> + Send + 'static,
+    ) -> R {
         let answer = Arc::new(Mutex::new(None));
         let to = answer.clone();
         let call: Call = Box::new(move |pager| {
             let r = f(pager);
-            *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(r);
+            let is_last = r.is_some();
+            *to.lock().unwrap_or_else(PoisonError::into_inner) = r;
+            is_last
         });
         *self.slot() = Some(Wanted { call, is_done: false });
         loop {
@@ -108,26 +157,62 @@ impl Doorbell {
     fn slot(&self) -> MutexGuard<'_, Option<Wanted>> {
         self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Whether a call waits for the pager, or for its next part.
+    fn is_wanted(&self) -> bool {
+        self.slot().as_ref().is_some_and(|w| !w.is_done)
+    }
+
+    /// Runs a part of the call. Whether that was all of it.
+    fn go_on(&self, pager: &mut Pager) -> bool {
+        let mut slot = self.slot();
+        let Some(wanted) = slot.as_mut().filter(|w| !w.is_done) else { return true };
+        wanted.is_done = (wanted.call)(pager);
+        wanted.is_done
+    }
+
+    /// Lets the caller go on.
+    fn lift(&self, pager: &mut Pager) {
+        while self.uffd.write_protect(self.page, false) == Err(Failure::Changing) {
+            pager.drain();
+        }
+    }
 }
 
 impl Pager {
     /// Answers if a write-protect fault at `address` is somebody ringing.
     pub(super) fn answer(&mut self, address: u64) -> bool {
         let rt = self.rt;
-        let bell = if rt.doorbell.is_at(address) {
-            &rt.doorbell
-        } else if let Some(bell) = rt.loads.bells().iter().find(|bell| bell.is_at(address)) {
-            bell
-        } else {
+        if rt.doorbell.is_at(address) {
+            self.is_called = rt.doorbell.is_wanted();
+            if !self.is_called {
+                rt.doorbell.lift(self);
+            }
+            return true;
+        }
+        let Some(bell) = rt.loads.bells().iter().find(|bell| bell.is_at(address)) else {
             return false;
         };
-        if let Some(wanted) = bell.slot().as_mut().filter(|w| !w.is_done) {
-            (wanted.call)(self);
-            wanted.is_done = true;
-        }
-        while bell.uffd.write_protect(bell.page, false) == Err(Failure::Changing) {
-            self.drain();
-        }
+        while !bell.go_on(self) {}
+        bell.lift(self);
         true
+    }
+
+    /// Runs the next part of a call; or reads what the kernel has to tell, which goes first.
+    pub(super) fn work(&mut self) {
+        if self.faults_first < FAULTS_FIRST {
+            let woke_ns = std::mem::take(&mut self.woke_ns);
+            let is_just_woken = thread::now_ns() - woke_ns < GIVE_WAY_US * 1000;
+            if self.read_within(if is_just_woken { GIVE_WAY_US } else { 0 }) > 0 {
+                self.faults_first += 1;
+                return;
+            }
+        }
+        self.faults_first = 0;
+        let bell = &self.rt.doorbell;
+        if bell.go_on(self) {
+            self.is_called = false;
+            bell.lift(self);
+        }
     }
 }

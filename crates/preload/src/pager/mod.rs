@@ -31,7 +31,7 @@ pub mod doorbell;
 mod events;
 mod heirs;
 mod loads;
-mod moves;
+pub mod moves;
 mod order;
 
 use crate::forks;
@@ -50,6 +50,9 @@ static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// How often the pager looks where the faulting thread runs. A look costs about 10 us.
 const FOLLOW_EVERY_NS: u64 = 20_000_000;
+/// How often the CPU is offered to a thread that has yet to run on, 1 to 2 us each, before the
+/// pager sleeps.
+const YIELDS_MAX: u8 = 20;
 
 /// The pager thread's state.
 pub struct Pager {
@@ -76,6 +79,13 @@ pub struct Pager {
     coverage: proc::Coverage,
     /// A mapping that is not registered may be kept from children because of us (`heirs.rs`).
     has_strayed: bool,
+    /// A call waits for its next part (`doorbell.rs`), and how often faults went first.
+    is_called: bool,
+    faults_first: u8,
+    /// When a thread was last given its page.
+    woke_ns: u64,
+    /// How often there was nothing to read in [`Self::drain`] since the last message.
+    fruitless: u8,
     cpu: Option<usize>,
     followed_at_ns: u64,
 }
@@ -109,6 +119,10 @@ impl Pager {
             registering: None,
             coverage: proc::Coverage::open(),
             has_strayed: false,
+            is_called: false,
+            faults_first: 0,
+            woke_ns: 0,
+            fruitless: 0,
             cpu: None,
             followed_at_ns: 0,
         }
@@ -117,6 +131,7 @@ impl Pager {
     /// Serves until the process ends.
     pub fn run(mut self) -> ! {
         thread::set_nice(-10);
+        thread::wake_on_time();
         // A message that the kernel cannot write down is lost, and whoever it is of waits for good.
         thread::hold_frame();
         loop {
@@ -126,7 +141,9 @@ impl Pager {
                 self.handle(event);
             }
             self.forget_arrivals();
-            if !self.arrivals.is_empty() {
+            if self.is_called {
+                self.work();
+            } else if !self.arrivals.is_empty() {
                 self.listen();
             } else if self.children.is_empty() {
                 self.uffd.read(&mut self.queue);
@@ -140,12 +157,14 @@ impl Pager {
     }
 
     fn handle(&mut self, event: Event) {
+        self.fruitless = 0;
         match event {
             Event::Fault { address, wp: true, .. } if self.answer(address) => {}
             Event::Fault { address, write, tid, .. } => {
                 let start_ns = thread::now_ns();
                 let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
                 let end_ns = thread::now_ns();
+                self.woke_ns = end_ns;
                 if let Some(tier) = tier {
                     self.count_fault(tier, end_ns - start_ns);
                 }
@@ -378,14 +397,21 @@ impl Pager {
     /// Reads and handles changes until an ioctl can succeed again. Faults read on the way wait in
     /// the queue.
     pub(crate) fn drain(&mut self) {
-        self.listen();
+        self.look_and_read();
         let mut any = false;
         while let Some(event) = self.queue.pop_event() {
             self.change(event);
             any = true;
         }
-        if !any {
-            // Read already; its thread has yet to run on. It may need this very CPU.
+        if any {
+            return;
+        }
+        // Read already; its thread has yet to run on. As a rule it does so on another CPU within
+        // microseconds, less than a sleep takes. But it may need this very one.
+        self.fruitless = self.fruitless.saturating_add(1);
+        if self.fruitless < YIELDS_MAX {
+            thread::give_way();
+        } else {
             thread::sleep_us(20);
         }
     }
@@ -394,6 +420,17 @@ impl Pager {
     pub(super) fn listen(&mut self) {
         if self.look_and_read() == 0 {
             thread::sleep_us(20);
+        }
+    }
+
+    /// Reads what comes within a time; how many messages that was.
+    fn read_within(&mut self, us: u64) -> usize {
+        match self.arrivals.is_empty() {
+            true if self.uffd.make_room(&mut self.queue) => {
+                self.uffd.read_within(us, &mut self.queue)
+            }
+            true => 0,
+            false => self.look_and_read(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What movers and the tracker ask of the pager: bounded pieces of work on the application's
 //! pages, run between two faults. See the head of `pager/mod.rs` for why only this thread may.
 
+use super::doorbell::Part;
 use super::Pager;
 use crate::mover::{Refused, RETRY_WINDOWS};
 use crate::region::Region;
@@ -20,6 +21,76 @@ const REGISTER_AGAIN_MAX: u32 = 100_000;
 const CHANGING_MAX: usize = 16;
 /// How often the page tables are asked for what cannot be known otherwise, once a millisecond.
 const PAGEMAP_TRIES: usize = 1000;
+
+/// Pages of a region on their way out, in parts.
+#[derive(Debug)]
+pub struct Going {
+    region: &'static Region,
+    /// What is left of them.
+    pages: Range<usize>,
+    slot: u64,
+    tier: TierId,
+    cooling: u8,
+    staged: usize,
+    busy: usize,
+    changing: usize,
+}
+
+impl Going {
+    /// The movable pages among `pages`, to go to a staging slot on their way to `tier`.
+    pub fn new(
+        region: &'static Region,
+        pages: Range<usize>,
+        slot: u64,
+        tier: TierId,
+        cooling: u8,
+    ) -> Going {
+        Going { region, pages, slot, tier, cooling, staged: 0, busy: 0, changing: 0 }
+    }
+}
+
+/// Samples being taken from a region, in parts.
+#[derive(Debug)]
+pub struct Sampling {
+    region: &'static Region,
+    /// How many are wanted, and taken.
+    want: usize,
+    pub(crate) taken: usize,
+    /// Where to look next, by chance, and how often still; not known before the first part.
+    at: u64,
+    tries: Option<usize>,
+    cooled: bool,
+}
+
+impl Sampling {
+    /// Up to `want` pages of a region, spread by `seed`. With `cooled`, only pages that came back
+    /// lately: those that stay when the rest goes down.
+    pub fn new(region: &'static Region, want: usize, seed: u64, cooled: bool) -> Sampling {
+        Sampling { region, want, taken: 0, at: seed, tries: None, cooled }
+    }
+
+    /// The region they are of.
+    pub fn region(&self) -> &'static Region {
+        self.region
+    }
+}
+
+/// Decoded pages on their way home, in parts.
+#[derive(Debug)]
+pub struct Coming {
+    region: &'static Region,
+    /// Each with the word that was read.
+    pages: Vec<(usize, PageWord, Box<Page>)>,
+    at: usize,
+    installed: u64,
+}
+
+impl Coming {
+    /// `pages` of a region.
+    pub fn new(region: &'static Region, pages: Vec<(usize, PageWord, Box<Page>)>) -> Coming {
+        Coming { region, pages, at: 0, installed: 0 }
+    }
+}
 
 impl Pager {
     /// Registers pages of a region for missing faults. `false` if the kernel will not: the
@@ -158,85 +229,81 @@ impl Pager {
         }
     }
 
-    /// Moves the movable pages among `pages` to the staging slot. Returns how many were there.
-    pub fn move_out(
-        &mut self,
-        region: &Region,
-        pages: Range<usize>,
-        slot: u64,
-        tier: TierId,
-        cooling: u8,
-    ) -> usize {
-        if self.rt.is_paused() {
-            return 0;
+    /// Moves pages to their staging slot. Returns how many went, when all did that could.
+    pub fn move_out(&mut self, going: &mut Going) -> Option<usize> {
+        let part = Part::begin();
+        while going.pages.start < going.pages.end && !self.rt.is_paused() {
+            if !self.move_run_out(going) {
+                break;
+            }
+            if part.is_over() {
+                return None;
+            }
         }
+        Some(going.staged)
+    }
+
+    /// Moves the next pages out that lie beside each other. Whether there is any use in going on.
+    fn move_run_out(&mut self, going: &mut Going) -> bool {
+        let (region, slot, tier) = (going.region, going.slot, going.tier);
         let stamp = self.rt.window_stamp();
-        let mut busy = 0;
-        let mut changing = 0;
-        let mut staged = 0;
-        let mut i = pages.start;
-        while i < pages.end {
-            let movable = |i: usize| {
-                region.is_registered(i)
-                    && region.word(i).movable(tier, stamp, cooling, RETRY_WINDOWS)
-            };
-            if !movable(i) {
-                i += 1;
+        let movable = |i: usize| {
+            region.is_registered(i)
+                && region.word(i).movable(tier, stamp, going.cooling, RETRY_WINDOWS)
+        };
+        let Some(i) = going.pages.clone().find(|&i| movable(i)) else { return false };
+        let end = (i..going.pages.end).find(|&k| !movable(k)).unwrap_or(going.pages.end);
+        let marked = (i..end).take_while(|&k| {
+            self.children.owe_nothing(region.address(k));
+            // Another thread may have asked for the page to stay (`kept.rs`).
+            let w = region.word(k);
+            w.stage(tier).is_some_and(|staged| region.replace(k, w, staged))
+        });
+        let end = i + marked.count();
+        if end == i {
+            going.pages.start = i + 1;
+            return true;
+        }
+        let to = slot + (i * PAGE_BYTES) as u64;
+        let len = ((end - i) * PAGE_BYTES) as u64;
+        let (moved, why) = self.uffd.move_range(to, region.address(i), len, false);
+        let stop = i + moved as usize / PAGE_BYTES;
+        going.staged += stop - i;
+        going.pages.start = stop;
+        // What did not go is still at home. The kernel's answer is not enough: where pages are
+        // swapped out meanwhile it has moved one more than it says (seen with Linux 6.18).
+        let gone = if stop < end { self.moved_unsaid(region, slot) } else { [0; 8] };
+        for k in stop..end {
+            if gone[k / 64] >> (k % 64) & 1 == 1 {
+                going.staged += 1;
                 continue;
             }
-            let end = (i..pages.end).find(|&k| !movable(k)).unwrap_or(pages.end);
-            let marked = (i..end).take_while(|&k| {
-                self.children.owe_nothing(region.address(k));
-                // Another thread may have asked for the page to stay (`kept.rs`).
-                let w = region.word(k);
-                w.stage(tier).is_some_and(|staged| region.replace(k, w, staged))
-            });
-            let end = i + marked.count();
-            if end == i {
-                i += 1;
-                continue;
+            region.update(k, |w| if w.state() == PageState::Staged { w.home(None) } else { w });
+        }
+        match why {
+            None => {}
+            Some(Failure::Changing) => {
+                going.changing += 1;
+                if going.changing > CHANGING_MAX {
+                    return false;
+                }
+                self.drain();
             }
-            let to = slot + (i * PAGE_BYTES) as u64;
-            let len = ((end - i) * PAGE_BYTES) as u64;
-            let (moved, why) = self.uffd.move_range(to, region.address(i), len, false);
-            let stop = i + moved as usize / PAGE_BYTES;
-            staged += stop - i;
-            // What did not go is still at home. The kernel's answer is not enough: where pages are
-            // swapped out meanwhile it has moved one more than it says (seen with Linux 6.18).
-            let gone = if stop < end { self.moved_unsaid(region, slot) } else { [0; 8] };
-            for k in stop..end {
-                if gone[k / 64] >> (k % 64) & 1 == 1 {
-                    staged += 1;
-                    continue;
+            Some(Failure::Busy) => {
+                self.refuse(tier, Refused::PinnedOrShared);
+                region.is_shared.store(true, Ordering::Relaxed);
+                going.busy += 1;
+                going.pages.start += 1;
+                if going.busy >= BUSY_MAX {
+                    return false;
                 }
-                region.update(k, |w| if w.state() == PageState::Staged { w.home(None) } else { w });
             }
-            i = stop;
-            match why {
-                None => {}
-                Some(Failure::Changing) => {
-                    changing += 1;
-                    if changing > CHANGING_MAX {
-                        break;
-                    }
-                    self.drain();
-                }
-                Some(Failure::Busy) => {
-                    self.refuse(tier, Refused::PinnedOrShared);
-                    region.is_shared.store(true, Ordering::Relaxed);
-                    busy += 1;
-                    i += 1;
-                    if busy >= BUSY_MAX {
-                        break;
-                    }
-                }
-                Some(_) => {
-                    self.refuse(tier, Refused::MappingChanged);
-                    break;
-                }
+            Some(_) => {
+                self.refuse(tier, Refused::MappingChanged);
+                return false;
             }
         }
-        staged
+        true
     }
 
     /// The pages of a region that are in its staging slot and not at home.
@@ -264,81 +331,118 @@ impl Pager {
         refused[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Moves what is left in the region's staging slot back to the application. Whether there was
-    /// anything.
-    pub fn return_staged(&mut self, region: &Region) -> bool {
-        let mut any = false;
-        for i in 0..REGION_PAGES {
-            any |= region.word(i).state() == PageState::Staged;
-            self.send_home(region, i, PageState::Staged);
-        }
-        any
+    /// Moves what is left in the region's staging slot back to the application, from page `at` on.
+    /// Whether there was anything, when all of it is back.
+    pub fn return_staged(
+        &mut self,
+        region: &Region,
+        at: &mut usize,
+        any: &mut bool,
+    ) -> Option<bool> {
+        self.send_all_home(region, PageState::Staged, at, any).then_some(*any)
     }
 
-    /// Takes up to `want` pages of a region into sample slots, spread by `seed`. Returns how many.
-    /// With `cooled`, only pages that came back lately: those that stay when the rest goes down.
-    pub fn take_samples(&mut self, region: &Region, want: usize, seed: u64, cooled: bool) -> usize {
-        if self.rt.is_paused() {
-            return 0;
-        }
+    /// Takes samples. Whether that was all of them.
+    pub fn take_samples(&mut self, sampling: &mut Sampling) -> bool {
+        let part = Part::begin();
+        let (region, want) = (sampling.region, sampling.want);
         let stamp = self.rt.window_stamp();
         let cooling = self.rt.stores.config.cooling_windows;
         let tier = TierId(region.tier.load(Ordering::Relaxed));
-        let mut taken = 0;
-        let mut at = seed;
         // A few more tries than samples: some pages are holes or not at home, and a small mapping
         // is not in all of its region.
-        let tries = if tier == TierId::DRAM { want * 3 } else { want * 16 };
-        let tries = tries * (REGION_PAGES / region.registered_total().max(1));
-        for _ in 0..tries {
-            if taken == want {
+        let tries = *sampling.tries.get_or_insert_with(|| {
+            let tries = if tier == TierId::DRAM { want * 3 } else { want * 16 };
+            tries * (REGION_PAGES / region.registered_total().max(1))
+        });
+        for left in (0..tries).rev() {
+            if sampling.taken == want || self.rt.is_paused() {
                 break;
             }
-            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let i = (at >> 33) as usize % REGION_PAGES;
+            if part.is_over() {
+                sampling.tries = Some(left + 1);
+                return false;
+            }
+            sampling.at = sampling
+                .at
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let i = (sampling.at >> 33) as usize % REGION_PAGES;
             let w = region.word(i);
             if w.state() != PageState::Home || w.zap_pending() || !region.is_registered(i) {
                 continue;
             }
-            if cooled && w.movable(tier, stamp, cooling, RETRY_WINDOWS) {
+            if sampling.cooled && w.movable(tier, stamp, cooling, RETRY_WINDOWS) {
                 continue;
             }
-            let Some(slot) = self.rt.samples.take() else { break };
-            let Some(sampled) = w.sample(slot) else {
-                // It is to stay (`kept.rs`).
-                self.rt.samples.give_back(slot, true);
-                continue;
-            };
-            self.children.owe_nothing(region.address(i));
-            // Another thread may have asked for the page to stay (`kept.rs`).
-            if !region.replace(i, w, sampled) {
-                self.rt.samples.give_back(slot, true);
-                continue;
+            match self.take_sample(region, i, w) {
+                Some(is_taken) => sampling.taken += usize::from(is_taken),
+                None => break,
             }
-            let to = self.rt.samples.address(slot);
-            match self.uffd.move_page(to, region.address(i), false) {
-                Ok(()) => taken += 1,
-                // Moved all the same, as in `move_out`.
-                Err(_) if self.is_in_slot(to) && !self.is_in_slot(region.address(i)) => taken += 1,
-                Err(why) => {
-                    region.replace(i, sampled, w);
-                    self.rt.samples.give_back(slot, why != Failure::Present);
-                    match why {
-                        Failure::Changing => self.drain(),
-                        Failure::Busy => region.is_shared.store(true, Ordering::Relaxed),
-                        _ => {}
-                    }
+        }
+        true
+    }
+
+    /// Takes page `i` into a sample slot, if it can go. `None` if there is no slot.
+    fn take_sample(&mut self, region: &Region, i: usize, w: PageWord) -> Option<bool> {
+        let slot = self.rt.samples.take()?;
+        let Some(sampled) = w.sample(slot) else {
+            // It is to stay (`kept.rs`).
+            self.rt.samples.give_back(slot, true);
+            return Some(false);
+        };
+        self.children.owe_nothing(region.address(i));
+        // Another thread may have asked for the page to stay (`kept.rs`).
+        if !region.replace(i, w, sampled) {
+            self.rt.samples.give_back(slot, true);
+            return Some(false);
+        }
+        let to = self.rt.samples.address(slot);
+        match self.uffd.move_page(to, region.address(i), false) {
+            Ok(()) => return Some(true),
+            // Moved all the same, as in `move_run_out`.
+            Err(_) if self.is_in_slot(to) && !self.is_in_slot(region.address(i)) => {
+                return Some(true);
+            }
+            Err(why) => {
+                region.replace(i, sampled, w);
+                self.rt.samples.give_back(slot, why != Failure::Present);
+                match why {
+                    Failure::Changing => self.drain(),
+                    Failure::Busy => region.is_shared.store(true, Ordering::Relaxed),
+                    _ => {}
                 }
             }
         }
-        taken
+        Some(false)
     }
 
-    /// Moves the samples nobody came back for home again.
-    pub fn return_samples(&mut self, region: &Region) {
-        for i in 0..REGION_PAGES {
-            self.send_home(region, i, PageState::Sampled);
+    /// Moves the samples nobody came back for home again, from page `at` on. Whether that was all
+    /// of them.
+    pub fn return_samples(&mut self, region: &Region, at: &mut usize) -> bool {
+        self.send_all_home(region, PageState::Sampled, at, &mut false)
+    }
+
+    /// Brings the pages in state `from` home, from page `at` on; `any` becomes true if there are
+    /// any. Whether that was all of them.
+    fn send_all_home(
+        &mut self,
+        region: &Region,
+        from: PageState,
+        at: &mut usize,
+        any: &mut bool,
+    ) -> bool {
+        let part = Part::begin();
+        while let Some(i) = (*at..REGION_PAGES).find(|&i| region.word(i).state() == from) {
+            if part.is_over() {
+                *at = i;
+                return false;
+            }
+            *any = true;
+            self.send_home(region, i, from);
+            *at = i + 1;
         }
+        true
     }
 
     /// Brings page `i` home if it is in state `from` (`Staged` or `Sampled`), unasked.
@@ -363,10 +467,15 @@ impl Pager {
         }
     }
 
-    /// Fills pages that a mover decoded, where the word still says what it read. Returns how many.
-    pub fn install(&mut self, region: &Region, pages: &[(usize, PageWord, Box<Page>)]) -> u64 {
-        let mut installed = 0;
-        for (i, w, page) in pages {
+    /// Fills pages that a mover decoded, where the word still says what it read. Returns how many,
+    /// when it has been through all.
+    pub fn install(&mut self, coming: &mut Coming) -> Option<u64> {
+        let part = Part::begin();
+        let region = coming.region;
+        while let Some((i, w, page)) = coming.pages.get(coming.at) {
+            if part.is_over() {
+                return None;
+            }
             loop {
                 if region.word(*i) != *w {
                     break;
@@ -380,7 +489,7 @@ impl Pager {
                     Ok(()) | Err(Failure::Present) => {
                         if region.replace(*i, *w, w.begin_restore().unwrap_or(*w).home(None)) {
                             self.rt.forget(*w);
-                            installed += 1;
+                            coming.installed += 1;
                         }
                     }
                     // No memory, or no mapping: it stays stored.
@@ -388,7 +497,8 @@ impl Pager {
                 }
                 break;
             }
+            coming.at += 1;
         }
-        installed
+        Some(coming.installed)
     }
 }

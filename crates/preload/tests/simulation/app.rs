@@ -479,7 +479,10 @@ impl App {
         // A region that is given up as churned has little that is not home.
         if once_in(2) {
             self.queue.replace([(region, TierId::DRAM)]);
-            self.rt.doorbell.call(move |pager| pager.return_samples(region));
+            let mut at = 0;
+            self.rt
+                .doorbell
+                .call_in_parts(move |pager| pager.return_samples(region, &mut at).then_some(()));
             thread::sleep_us(below(300));
         }
         pairs::note_all(self.rt, region, Event::Unregister);

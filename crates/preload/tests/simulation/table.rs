@@ -4,6 +4,8 @@
 //! seeds must have met (`pairs.rs`), because it is only a question of who was first.
 
 use crate::kernel::{self, Leave, MAIN, PAGE};
+use crate::pager::moves::{Going, Sampling};
+use crate::pager::Pager;
 use crate::pairs::{self, Kind};
 use crate::region::Region;
 use crate::runtime::Runtime;
@@ -16,6 +18,11 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use terrace_core::state::REGION_BYTES;
 use terrace_core::tier::TierId;
+
+/// What is done when it says so.
+fn call_until(mut f: impl FnMut(&mut Pager) -> bool) -> impl FnMut(&mut Pager) -> Option<()> {
+    move |pager| f(pager).then_some(())
+}
 
 /// Where a page is before the event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -253,10 +260,16 @@ impl Script {
                 self.stage();
             }
             E::ReturnStaged => {
-                rt.doorbell.call(move |pager| pager.return_staged(region));
+                let (mut at, mut any) = (0, false);
+                rt.doorbell
+                    .call_in_parts(move |pager| pager.return_staged(region, &mut at, &mut any));
             }
             E::Sample => self.sample(),
-            E::Unsample => rt.doorbell.call(move |pager| pager.return_samples(region)),
+            E::Unsample => {
+                let mut at = 0;
+                let home = move |pager: &mut Pager| pager.return_samples(region, &mut at);
+                rt.doorbell.call_in_parts(call_until(home));
+            }
             E::Promote => {
                 self.queue.replace([(region, TierId::DRAM)]);
                 until("promoted", || self.queue.is_idle())?;
@@ -367,7 +380,8 @@ impl Script {
             region.slot.store(slot, Ordering::Release);
         }
         let slot = region.slot.load(Ordering::Acquire);
-        rt.doorbell.call(move |pager| pager.move_out(region, I..I + 1, slot, FAST, 0));
+        let mut going = Going::new(region, I..I + 1, slot, FAST, 0);
+        rt.doorbell.call_in_parts(move |pager| pager.move_out(&mut going));
     }
 
     fn sample(&self) {
@@ -376,7 +390,9 @@ impl Script {
             if self.kind() != Home {
                 break;
             }
-            self.rt.doorbell.call(move |pager| pager.take_samples(region, 255, seed, false));
+            let mut sampling = Sampling::new(region, 255, seed, false);
+            let take = move |pager: &mut Pager| pager.take_samples(&mut sampling);
+            self.rt.doorbell.call_in_parts(call_until(take));
         }
     }
 }

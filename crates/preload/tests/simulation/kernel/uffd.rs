@@ -406,7 +406,8 @@ pub fn has_message(fd: i32) -> bool {
     with(|k| {
         let Some(c) = k.fds.get(&fd) else { return false };
         let ctx = &k.contexts[*c];
-        !ctx.events.is_empty() || ctx.faults.iter().any(|w| !w.is_read)
+        // Of a descriptor that waits the kernel does not say it.
+        ctx.is_nonblocking && (!ctx.events.is_empty() || ctx.faults.iter().any(|w| !w.is_read))
     })
 }
 

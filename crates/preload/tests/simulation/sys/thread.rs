@@ -15,6 +15,11 @@ pub fn now_ns() -> u64 {
 }
 
 /// See the real one.
+pub fn give_way() {
+    schedule::sleep_us(1);
+}
+
+/// See the real one.
 pub fn sleep_us(us: u64) {
     schedule::sleep_us(us);
 }
@@ -41,6 +46,9 @@ pub fn hold_frame() {}
 
 /// See the real one.
 pub fn set_nice(_nice: i32) {}
+
+/// See the real one.
+pub fn wake_on_time() {}
 
 /// See the real one.
 pub fn take_short_turns(_nice: i32) {}
