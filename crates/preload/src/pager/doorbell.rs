@@ -9,14 +9,18 @@
 //!
 //! Faults wait behind a call. What takes long comes in parts, of about [`PART_NS`]; between two of
 //! them, and before the first, whatever the kernel has to tell is handled as if the parts were
-//! calls of their own. And the thread that was given its page last has yet to run: the pager goes
-//! before it on the CPU that they share as a rule. So it is given way ([`GIVE_WAY_US`]); if that
-//! brings the next fault, that goes first, too, but not for ever ([`FAULTS_FIRST`]).
+//! calls of their own, but not for ever ([`FAULTS_FIRST`]).
+//!
+//! The thread that was given its page last may have yet to run: the pager goes before it on the
+//! CPU that they share as a rule. If all faults are that thread's, it is given way. It may keep the
+//! CPU for a turn of the scheduler's then, for which the faults of others would have to wait.
 
 use super::Pager;
+use crate::stats;
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::uffd::{Failure, Uffd};
 use crate::sys::{memory, proc, thread};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
 use terrace_core::state::PAGE_BYTES;
 
@@ -26,10 +30,12 @@ const TRIES: usize = 1000;
 /// A part of a call is over when it has taken so long. One call of the kernel's is not divided:
 /// moving out 128 pages takes 10 to 20 us.
 const PART_NS: u64 = 8_000;
-/// How long a thread that was given its page has the CPU before a call goes on, at most.
-const GIVE_WAY_US: u64 = 20;
 /// How often in a row what was read meanwhile goes before the next part.
 const FAULTS_FIRST: u8 = 3;
+/// A thread that was given its page this long ago has run since.
+const JUST_NOW_NS: u64 = 20_000;
+/// So many faults of one thread's in a row are all there are.
+const ALONE: u32 = 64;
 
 /// A part of a call: whether it was the last.
 type Call = Box<dyn FnMut(&mut Pager) -> bool + Send>;
@@ -55,6 +61,8 @@ impl Part {
 /// traced, faults again afterwards, and then there are two messages.
 struct Wanted {
     call: Call,
+    /// A part of it has run.
+    is_begun: bool,
     is_done: bool,
 }
 
@@ -65,6 +73,8 @@ pub struct Doorbell {
     /// Held by the one caller that is ringing.
     ringing: Mutex<()>,
     call: Mutex<Option<Wanted>>,
+    /// How often there was something to handle between two parts of a call.
+    pub interruptions: AtomicU64,
 }
 
 impl std::fmt::Debug for Doorbell {
@@ -79,7 +89,8 @@ impl Doorbell {
         let page = memory::carve(PAGE_BYTES as u64)?;
         memory::touch_for_write(page);
         uffd.register_staging(page, PAGE_BYTES as u64).ok()?;
-        Some(Doorbell { page, uffd, ringing: Mutex::new(()), call: Mutex::new(None) })
+        let (ringing, call) = (Mutex::new(()), Mutex::new(None));
+        Some(Doorbell { page, uffd, ringing, call, interruptions: AtomicU64::new(0) })
     }
 
     /// Whether `address` is of this bell's page.
@@ -133,7 +144,7 @@ impl Doorbell {
             *to.lock().unwrap_or_else(PoisonError::into_inner) = r;
             is_last
         });
-        *self.slot() = Some(Wanted { call, is_done: false });
+        *self.slot() = Some(Wanted { call, is_begun: false, is_done: false });
         loop {
             // The protection is refused while a change of the address space is under way.
             loop {
@@ -167,6 +178,7 @@ impl Doorbell {
     fn go_on(&self, pager: &mut Pager) -> bool {
         let mut slot = self.slot();
         let Some(wanted) = slot.as_mut().filter(|w| !w.is_done) else { return true };
+        wanted.is_begun = true;
         wanted.is_done = (wanted.call)(pager);
         wanted.is_done
     }
@@ -198,13 +210,26 @@ impl Pager {
         true
     }
 
+    /// Notes that a thread was given its page. (Which it was is 0 if the kernel does not say.)
+    pub(super) fn note_woken(&mut self, tid: u32, now_ns: u64) {
+        self.woke_ns = now_ns;
+        self.in_a_row =
+            if tid == self.woken && tid != 0 { self.in_a_row.saturating_add(1) } else { 0 };
+        self.woken = tid;
+    }
+
     /// Runs the next part of a call; or reads what the kernel has to tell, which goes first.
     pub(super) fn work(&mut self) {
         if self.faults_first < FAULTS_FIRST {
             let woke_ns = std::mem::take(&mut self.woke_ns);
-            let is_just_woken = thread::now_ns() - woke_ns < GIVE_WAY_US * 1000;
-            if self.read_within(if is_just_woken { GIVE_WAY_US } else { 0 }) > 0 {
+            if self.in_a_row >= ALONE && thread::now_ns() - woke_ns < JUST_NOW_NS {
+                thread::give_way();
+            }
+            if self.look_and_read() > 0 {
                 self.faults_first += 1;
+                if self.rt.doorbell.slot().as_ref().is_some_and(|w| w.is_begun) {
+                    stats::add(&self.rt.doorbell.interruptions, 1);
+                }
                 return;
             }
         }

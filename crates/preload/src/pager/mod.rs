@@ -82,8 +82,10 @@ pub struct Pager {
     /// A call waits for its next part (`doorbell.rs`), and how often faults went first.
     is_called: bool,
     faults_first: u8,
-    /// When a thread was last given its page.
+    /// When a thread was last given its page; which it was, and how often in a row.
     woke_ns: u64,
+    woken: u32,
+    in_a_row: u32,
     /// How often there was nothing to read in [`Self::drain`] since the last message.
     fruitless: u8,
     cpu: Option<usize>,
@@ -122,6 +124,8 @@ impl Pager {
             is_called: false,
             faults_first: 0,
             woke_ns: 0,
+            woken: 0,
+            in_a_row: 0,
             fruitless: 0,
             cpu: None,
             followed_at_ns: 0,
@@ -164,7 +168,7 @@ impl Pager {
                 let start_ns = thread::now_ns();
                 let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
                 let end_ns = thread::now_ns();
-                self.woke_ns = end_ns;
+                self.note_woken(tid, end_ns);
                 if let Some(tier) = tier {
                     self.count_fault(tier, end_ns - start_ns);
                 }
@@ -420,17 +424,6 @@ impl Pager {
     pub(super) fn listen(&mut self) {
         if self.look_and_read() == 0 {
             thread::sleep_us(20);
-        }
-    }
-
-    /// Reads what comes within a time; how many messages that was.
-    fn read_within(&mut self, us: u64) -> usize {
-        match self.arrivals.is_empty() {
-            true if self.uffd.make_room(&mut self.queue) => {
-                self.uffd.read_within(us, &mut self.queue)
-            }
-            true => 0,
-            false => self.look_and_read(),
         }
     }
 

@@ -73,15 +73,15 @@ type Swaps = [[[u64; 2]; 7]; 7];
 struct Seen {
     pairs: [[u64; EVENTS.len()]; KINDS.len()],
     swaps: Swaps,
-    /// Copies that were used, and those that were not what the page had become.
-    copies: [u64; 2],
+    /// What has no page: see [`OTHERS`].
+    others: [u64; OTHERS.len()],
 }
 
 thread_local! {
     static SEEN: RefCell<Seen> = const { RefCell::new(Seen {
         pairs: [[0; EVENTS.len()]; KINDS.len()],
         swaps: [[[0; 2]; 7]; 7],
-        copies: [0; 2],
+        others: [0; OTHERS.len()],
     }) };
 }
 
@@ -154,13 +154,18 @@ pub fn swapped(old: u64, new: u64, done: bool) {
     SEEN.with_borrow_mut(|s| s.swaps[old][new][usize::from(done)] += 1);
 }
 
-/// What became of the copies of a run (`copies.rs`).
-pub fn copies(rt: &Runtime) {
+/// What else must have happened: to copies (`copies.rs`), and to calls on the pager.
+const OTHERS: [&str; 3] = [
+    "a copy that was used",
+    "a copy of a page written since",
+    "messages between two parts of a call",
+];
+
+/// Counts [`OTHERS`] of a run.
+pub fn others(rt: &Runtime) {
     let (tried, used) = (stats::get(&rt.copies.tried_total), stats::get(&rt.copies.used_total));
-    SEEN.with_borrow_mut(|s| {
-        s.copies[0] += used;
-        s.copies[1] += tried - used;
-    });
+    let seen = [used, tried - used, stats::get(&rt.doorbell.interruptions)];
+    SEEN.with_borrow_mut(|s| s.others.iter_mut().zip(seen).for_each(|(sum, n)| *sum += n));
 }
 
 /// All counts as one line, to be added up by who started this process.
@@ -168,7 +173,7 @@ pub fn counts() -> Vec<u64> {
     SEEN.with_borrow(|s| {
         let pairs = s.pairs.iter().flatten().copied();
         let swaps = s.swaps.iter().flatten().flatten().copied();
-        pairs.chain(swaps).chain(s.copies).collect()
+        pairs.chain(swaps).chain(s.others).collect()
     })
 }
 
@@ -189,8 +194,8 @@ const SWAPS: [(PageState, PageState, bool); 12] = [
     (PageState::Restoring, PageState::Home, true),
 ];
 
-/// Where the counts of copies begin.
-const COPIES_AT: usize = KINDS.len() * EVENTS.len() + 7 * 7 * 2;
+/// Where the counts of [`OTHERS`] begin.
+const OTHERS_AT: usize = KINDS.len() * EVENTS.len() + 7 * 7 * 2;
 
 /// The pairs and transitions that were not met. Every pair can happen: a page at home faults where
 /// it is a hole, and requests of the agent name whole regions, whatever state their pages are in.
@@ -203,11 +208,8 @@ pub fn missing(counts: &[u64]) -> Vec<String> {
             }
         }
     }
-    for (n, what) in ["used", "written since"].into_iter().enumerate() {
-        if counts[COPIES_AT + n] == 0 {
-            out.push(format!("a copy that was {what}"));
-        }
-    }
+    let others = OTHERS.into_iter().zip(&counts[OTHERS_AT..]);
+    out.extend(others.filter(|(_, n)| **n == 0).map(|(what, _)| what.to_owned()));
     let base = KINDS.len() * EVENTS.len();
     for (from, to, made) in SWAPS {
         let n = base + (from as usize * 7 + to as usize) * 2 + usize::from(made);
@@ -231,8 +233,10 @@ pub fn show(counts: &[u64]) -> String {
             out += &format!("{:>10}", counts[k * EVENTS.len() + e]);
         }
     }
-    let (used, written) = (counts[COPIES_AT], counts[COPIES_AT + 1]);
-    out += &format!("\n\ncopies used {used}, written since {written}");
+    out += "\n";
+    for (what, n) in OTHERS.into_iter().zip(&counts[OTHERS_AT..]) {
+        out += &format!("\n{what}: {n}");
+    }
     out += "\n\ntransitions made / lost to another\n";
     let base = KINDS.len() * EVENTS.len();
     for (a, from) in PageState::ALL.into_iter().enumerate() {
