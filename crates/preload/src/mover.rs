@@ -31,6 +31,8 @@ use terrace_store::{EncoderSet, LoadError, Page, Refusal, Tier};
 /// Pages moved out in one call on the pager: what the kernel moves in one call of its own takes 10
 /// to 20 us, and faults wait behind it.
 const MOVE_OUT_PAGES: usize = 128;
+/// Staging slots of a mover.
+const SLOTS: u64 = 8;
 /// Windows for which an incompressible page is not tried again.
 pub const RETRY_WINDOWS: u8 = 16;
 /// Objects moved by compaction after each region, at most.
@@ -190,6 +192,46 @@ fn trim(tier: &Tier) {
     }
 }
 
+/// A mover's staging slots, one behind the other. Emptying is a change of the address space of
+/// which the pager must read and for which faults wait, so that slots with few pages in them are
+/// emptied together.
+struct Slots {
+    base: u64,
+    used: u64,
+    /// Pages in them.
+    pages: usize,
+}
+
+impl Slots {
+    fn new(rt: &Runtime) -> Option<Slots> {
+        let base = memory::carve(SLOTS * REGION_BYTES)?;
+        rt.uffd.register_staging(base, SLOTS * REGION_BYTES).ok()?;
+        Some(Slots { base, used: 0, pages: 0 })
+    }
+
+    /// A slot with nothing in it.
+    fn clean(&self) -> u64 {
+        self.base + self.used * REGION_BYTES
+    }
+
+    /// Pages were moved into that slot, and nobody needs what is left of them. No more are held
+    /// than a region has, or twice that for a moment.
+    fn used(&mut self, pages: usize) {
+        self.used += 1;
+        self.pages += pages;
+        if self.used == SLOTS || self.pages >= REGION_PAGES {
+            self.empty();
+        }
+    }
+
+    fn empty(&mut self) {
+        if self.used > 0 {
+            memory::release(self.base, self.used * REGION_BYTES);
+            (self.used, self.pages) = (0, 0);
+        }
+    }
+}
+
 /// One mover thread's state.
 pub struct Mover {
     rt: &'static Runtime,
@@ -197,7 +239,7 @@ pub struct Mover {
     encoders: EncoderSet,
     /// It decodes what goes from codec to codec, too: a second set of decoders would be idle.
     promoter: Promoter,
-    slot: u64,
+    slots: Slots,
     page: Box<Page>,
     encoded: Box<Page>,
     /// What a copy decodes to.
@@ -213,17 +255,15 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// A mover with a staging slot of its own. `number` tells it from the other movers.
+    /// A mover with staging slots of its own. `number` tells it from the other movers.
     pub fn new(rt: &'static Runtime, queue: Arc<Queue>, number: u64) -> Option<Mover> {
-        let slot = memory::carve(REGION_BYTES)?;
-        rt.uffd.register_staging(slot, REGION_BYTES).ok()?;
         let luck = |n| Torture::new(rt.stores.config.torture_seed, number * 2 + n);
         Some(Mover {
             rt,
             queue,
             encoders: rt.stores.encoders().ok()?,
             promoter: Promoter::new(rt)?.tortured(luck(0)),
-            slot,
+            slots: Slots::new(rt)?,
             page: Box::new([0; PAGE_BYTES]),
             encoded: Box::new([0; PAGE_BYTES]),
             decoded: Box::new([0; PAGE_BYTES]),
@@ -250,6 +290,9 @@ impl Mover {
                         self.rt.copies.worked(thread::now_ns() - began_ns);
                     }
                     self.queue.done(region);
+                    if !self.queue.is_behind() {
+                        self.slots.empty();
+                    }
                 }
                 Job::Tidy => self.queue.tidied(self.tidy()),
             }
@@ -361,11 +404,12 @@ impl Mover {
         let movable = |i: usize| {
             region.is_registered(i) && region.word(i).movable(tier, stamp, cooling, RETRY_WINDOWS)
         };
-        region.slot.store(self.slot, Ordering::Release);
+        let slot = self.slots.clean();
+        region.slot.store(slot, Ordering::Release);
         let (mut staged, mut from) = (0, 0);
         while let Some(pages) = next_to_go(from, movable) {
             from = pages.end;
-            let mut going = Going::new(region, pages, self.slot, tier, cooling);
+            let mut going = Going::new(region, pages, slot, tier, cooling);
             staged += rt.doorbell.call_in_parts(move |pager| pager.move_out(&mut going));
             if self.torture.gives_up() {
                 break;
@@ -377,9 +421,9 @@ impl Mover {
             if self.torture.gives_up() {
                 stats::add(&rt.stats.given_up_pages, staged as u64);
             } else {
-                self.encode_staged(region, tier);
+                self.encode_staged(region, slot, tier);
             }
-            // Nothing may be in the slot when it is emptied: what was refused goes back, and the
+            // Nothing may be in use in the slot when it is emptied: what was refused goes back, and the
             // pager may still be copying a page that was caught while encoding.
             // A page on its way from a slow medium looks the same for as long as that takes.
             while (0..REGION_PAGES).any(|i| in_slot(region.word(i))) {
@@ -391,7 +435,7 @@ impl Mover {
                     thread::sleep_us(50);
                 }
             }
-            memory::release(self.slot, REGION_BYTES);
+            self.slots.used(staged);
             if wait_us > 0 {
                 thread::sleep_us(wait_us.min(1_000_000));
             }
@@ -399,8 +443,8 @@ impl Mover {
         region.slot.store(0, Ordering::Release);
     }
 
-    fn encode_staged(&mut self, region: &Region, tier: TierId) {
-        let present = self.rt.pagemap.present(self.slot);
+    fn encode_staged(&mut self, region: &Region, slot: u64, tier: TierId) {
+        let present = self.rt.pagemap.present(slot);
         let (mut demoted, mut stopped) = (0, false);
         for i in 0..REGION_PAGES {
             let w = region.word(i);
@@ -419,7 +463,7 @@ impl Mover {
             }
             let Some(encoding) = w.begin_encode() else { continue };
             if region.replace(i, w, encoding) {
-                memory::read_page(self.slot + (i * PAGE_BYTES) as u64, &mut self.page);
+                memory::read_page(slot + (i * PAGE_BYTES) as u64, &mut self.page);
                 let mut stored = self.store(encoding, tier, region.address(i));
                 if self.torture.drops_page() {
                     stats::add(&self.rt.stats.given_up_pages, 1);

@@ -235,7 +235,9 @@ impl Pager {
         }
         self.faults_first = 0;
         let bell = &self.rt.doorbell;
-        if bell.go_on(self) {
+        if bell.is_wanted() {
+            bell.go_on(self);
+        } else {
             self.is_called = false;
             bell.lift(self);
         }
