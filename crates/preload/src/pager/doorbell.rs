@@ -12,8 +12,10 @@
 //! calls of their own, but not for ever ([`FAULTS_FIRST`]).
 //!
 //! The thread that was given its page last may have yet to run: the pager goes before it on the
-//! CPU that they share as a rule. If all faults are that thread's, it is given way. It may keep the
-//! CPU for a turn of the scheduler's then, for which the faults of others would have to wait.
+//! CPU that they share as a rule. So it is given way, by waiting for the next message a little. (By
+//! `sched_yield` it would be for a third of that in processor time. But then the thread may keep the
+//! CPU for a turn of the scheduler's, while the faults of others wait, and the pager comes behind
+//! others for some time.)
 
 use super::Pager;
 use crate::stats;
@@ -32,10 +34,10 @@ const TRIES: usize = 1000;
 const PART_NS: u64 = 8_000;
 /// How often in a row what was read meanwhile goes before the next part.
 const FAULTS_FIRST: u8 = 3;
+/// How long the thread that was given its page has the CPU before a call goes on, at most.
+const GIVE_WAY_US: u64 = 20;
 /// A thread that was given its page this long ago has run since.
 const JUST_NOW_NS: u64 = 20_000;
-/// So many faults of one thread's in a row are all there are.
-const ALONE: u32 = 64;
 
 /// A part of a call: whether it was the last.
 type Call = Box<dyn FnMut(&mut Pager) -> bool + Send>;
@@ -210,20 +212,12 @@ impl Pager {
         true
     }
 
-    /// Notes that a thread was given its page. (Which it was is 0 if the kernel does not say.)
-    pub(super) fn note_woken(&mut self, tid: u32, now_ns: u64) {
-        self.woke_ns = now_ns;
-        self.in_a_row =
-            if tid == self.woken && tid != 0 { self.in_a_row.saturating_add(1) } else { 0 };
-        self.woken = tid;
-    }
-
     /// Runs the next part of a call; or reads what the kernel has to tell, which goes first.
     pub(super) fn work(&mut self) {
         if self.faults_first < FAULTS_FIRST {
             let woke_ns = std::mem::take(&mut self.woke_ns);
-            if self.in_a_row >= ALONE && thread::now_ns() - woke_ns < JUST_NOW_NS {
-                thread::give_way();
+            if thread::now_ns() - woke_ns < JUST_NOW_NS {
+                self.uffd.wait_for(GIVE_WAY_US);
             }
             if self.look_and_read() > 0 {
                 self.faults_first += 1;

@@ -82,10 +82,8 @@ pub struct Pager {
     /// A call waits for its next part (`doorbell.rs`), and how often faults went first.
     is_called: bool,
     faults_first: u8,
-    /// When a thread was last given its page; which it was, and how often in a row.
+    /// When a thread was last given its page.
     woke_ns: u64,
-    woken: u32,
-    in_a_row: u32,
     /// How often there was nothing to read in [`Self::drain`] since the last message.
     fruitless: u8,
     cpu: Option<usize>,
@@ -124,8 +122,6 @@ impl Pager {
             is_called: false,
             faults_first: 0,
             woke_ns: 0,
-            woken: 0,
-            in_a_row: 0,
             fruitless: 0,
             cpu: None,
             followed_at_ns: 0,
@@ -168,7 +164,7 @@ impl Pager {
                 let start_ns = thread::now_ns();
                 let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
                 let end_ns = thread::now_ns();
-                self.note_woken(tid, end_ns);
+                self.woke_ns = end_ns;
                 if let Some(tier) = tier {
                     self.count_fault(tier, end_ns - start_ns);
                 }

@@ -362,6 +362,17 @@ impl Uffd {
         n
     }
 
+    /// Waits for a message for a time at most. There may be none afterwards, or none any more.
+    pub fn wait_for(&self, us: u64) {
+        // Whether there is something can only be asked of a descriptor that does not wait.
+        self.set_nonblocking(true);
+        let mut asked = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let time = libc::timespec { tv_sec: 0, tv_nsec: (us * 1000) as libc::c_long };
+        // SAFETY: one descriptor, as it says, and a time of less than a second.
+        unsafe { libc::ppoll(&mut asked, 1, &time, std::ptr::null()) };
+        self.set_nonblocking(false);
+    }
+
     /// Reads the next message without waiting, if there is one, and has a look before: at a moment
     /// when it waits to be read already, and so does the thread that it is of.
     pub fn look_and_read_one(&self, out: &mut EventBuffer, look: impl FnOnce()) -> usize {

@@ -84,6 +84,20 @@ pub unsafe fn poll(asked: &mut pollfd, _n: nfds_t, _timeout: c_int) -> c_int {
     c_int::from(waits)
 }
 
+/// Stands for ppoll(2), of one descriptor, without waiting.
+///
+/// # Safety
+/// As for libc's.
+pub unsafe fn ppoll(
+    asked: &mut pollfd,
+    n: nfds_t,
+    _time: &timespec,
+    _mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { poll(asked, n, 0) }
+}
+
 /// Stands for fcntl(2).
 ///
 /// # Safety
