@@ -34,6 +34,7 @@ pub mod runtime;
 pub mod samples;
 pub mod shared;
 mod shrinkage;
+pub mod staging;
 pub mod stats;
 pub mod stores;
 pub mod sys;

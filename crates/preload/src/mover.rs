@@ -15,6 +15,7 @@ use crate::promoter::Promoter;
 use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::shrinkage::Tally;
+use crate::staging::Slots;
 use crate::stats;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::{memory, thread};
@@ -22,7 +23,7 @@ use crate::torture::Torture;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
 use terrace_core::tier::{TierId, MAX_TIERS};
 use terrace_store::page::{checksum, same_filled};
 use terrace_store::pool::Handle;
@@ -31,8 +32,6 @@ use terrace_store::{EncoderSet, LoadError, Page, Refusal, Tier};
 /// Pages moved out in one call on the pager: what the kernel moves in one call of its own takes 10
 /// to 20 us, and faults wait behind it.
 const MOVE_OUT_PAGES: usize = 128;
-/// Staging slots of a mover.
-const SLOTS: u64 = 8;
 /// Windows for which an incompressible page is not tried again.
 pub const RETRY_WINDOWS: u8 = 16;
 /// Objects moved by compaction after each region, at most.
@@ -189,46 +188,6 @@ fn trim(tier: &Tier) {
     let keep = (pool.pool_bytes / IDLE_SHARE).max(IDLE_BYTES_MIN);
     if pool.idle_bytes > keep {
         tier.trim(pool.idle_bytes - keep / 2);
-    }
-}
-
-/// A mover's staging slots, one behind the other. Emptying is a change of the address space of
-/// which the pager must read and for which faults wait, so that slots with few pages in them are
-/// emptied together.
-struct Slots {
-    base: u64,
-    used: u64,
-    /// Pages in them.
-    pages: usize,
-}
-
-impl Slots {
-    fn new(rt: &Runtime) -> Option<Slots> {
-        let base = memory::carve(SLOTS * REGION_BYTES)?;
-        rt.uffd.register_staging(base, SLOTS * REGION_BYTES).ok()?;
-        Some(Slots { base, used: 0, pages: 0 })
-    }
-
-    /// A slot with nothing in it.
-    fn clean(&self) -> u64 {
-        self.base + self.used * REGION_BYTES
-    }
-
-    /// Pages were moved into that slot, and nobody needs what is left of them. No more are held
-    /// than a region has, or twice that for a moment.
-    fn used(&mut self, pages: usize) {
-        self.used += 1;
-        self.pages += pages;
-        if self.used == SLOTS || self.pages >= REGION_PAGES {
-            self.empty();
-        }
-    }
-
-    fn empty(&mut self) {
-        if self.used > 0 {
-            memory::release(self.base, self.used * REGION_BYTES);
-            (self.used, self.pages) = (0, 0);
-        }
     }
 }
 

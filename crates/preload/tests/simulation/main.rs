@@ -49,6 +49,8 @@ mod samples;
 mod shared;
 #[path = "../../src/shrinkage.rs"]
 mod shrinkage;
+#[path = "../../src/staging.rs"]
+mod staging;
 #[path = "../../src/stats.rs"]
 mod stats;
 #[path = "../../src/stores.rs"]
