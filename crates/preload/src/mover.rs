@@ -382,9 +382,9 @@ impl Mover {
             } else {
                 self.encode_staged(region, slot, tier);
             }
-            // Nothing may be in use in the slot when it is emptied: what was refused goes back, and the
-            // pager may still be copying a page that was caught while encoding.
-            // A page on its way from a slow medium looks the same for as long as that takes.
+            // Nobody may need what is in the slot when it is emptied: what was refused goes back,
+            // and the pager may still be copying a page that was caught while encoding. A page on
+            // its way from a slow medium looks the same for as long as that takes.
             while (0..REGION_PAGES).any(|i| in_slot(region.word(i))) {
                 let (mut at, mut any) = (0, false);
                 if !rt

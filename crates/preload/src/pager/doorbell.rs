@@ -12,10 +12,10 @@
 //! calls of their own, but not for ever ([`FAULTS_FIRST`]).
 //!
 //! The thread that was given its page last may have yet to run: the pager goes before it on the
-//! CPU that they share as a rule. So it is given way, by waiting for the next message a little. (By
-//! `sched_yield` it would be for a third of that in processor time. But then the thread may keep the
-//! CPU for a turn of the scheduler's, while the faults of others wait, and the pager comes behind
-//! others for some time.)
+//! CPU that they share as a rule. So it is given way, by waiting for the next message a little.
+//! (`sched_yield` takes less time than setting a timer. But then the thread may keep the CPU for a
+//! turn of the scheduler's, while the faults of others wait, and the pager comes behind others for
+//! some time.)
 
 use super::Pager;
 use crate::stats;
