@@ -7,9 +7,9 @@
 //! bell; each loader has its own (`loader.rs`), lest a fault wait until a mover's turn with it is
 //! over.
 //!
-//! Faults wait behind a call. What takes long comes in parts, of about [`PART_NS`]; between two of
+//! Faults wait behind a call. What takes long comes in parts, of about `PART_NS`; between two of
 //! them, and before the first, whatever the kernel has to tell is handled as if the parts were
-//! calls of their own, but not for ever ([`FAULTS_FIRST`]).
+//! calls of their own, but not for ever (`FAULTS_FIRST`).
 //!
 //! The thread that was given its page last may have yet to run: the pager goes before it on the
 //! CPU that they share as a rule. So it is given way, by waiting for the next message a little.
