@@ -16,7 +16,9 @@
 //!   something away *from* it in that time may be older. It is, where the kernel says that the
 //!   range is registered now and no other move to it is waiting ([`is_late`]): what was moved there
 //!   has not gone away, so it was something before that. (`MREMAP_DONTUNMAP` leaves a registered
-//!   mapping behind; but behind other moves comes the event of an unmapping.)
+//!   mapping behind; but behind other moves comes the event of an unmapping.) Where it has gone
+//!   away by now and the event of its move waits, the kernel cannot be asked. But to move it must
+//!   have been there: an unmapping is older, unless nothing was mapped there when it was read;
 //! - that unmapping, of what a move has left, takes nothing any more. It has the same range as the
 //!   move, which is remembered as well. Where what was moved there has its own move away waiting
 //!   and is gone, so that the kernel cannot be asked about it, the range alone tells. So it does
@@ -196,6 +198,8 @@ impl Pager {
         if !self.arrivals.overlap(start, end) {
             return vec![(start, end)];
         }
+        // What goes away while we wait, this event did not take.
+        let gone_before = self.arrivals.gone.clone();
         for _ in 0..WAITS_MAX {
             if !self.is_changing() {
                 break;
@@ -205,10 +209,14 @@ impl Pager {
         let follows_a_move = !is_move && self.arrivals.left.contains(&(start, end));
         let mut parts: Vec<(u64, u64)> = Vec::new();
         for page in (start..end).step_by(PAGE_BYTES) {
-            let is_moved_on = || self.queue.moves_from(page) && !self.queue.moves_to(page);
+            let is_moved_on = || {
+                let was_there = !overlap(&gone_before, page, page + PAGE_BYTES as u64);
+                let moves = self.queue.moves_from(page) && !self.queue.moves_to(page);
+                moves && (follows_a_move || !is_move && was_there)
+            };
             let is_late = match self.is_being_registered(page) {
                 true => follows_a_move,
-                false => follows_a_move && is_moved_on() || self.is_late(page, is_move),
+                false => is_moved_on() || self.is_late(page, is_move),
             };
             match parts.last_mut() {
                 _ if is_late => {}

@@ -53,6 +53,11 @@ const KEPT: &[(u64, &str)] = &[
         "a mapping that had moved, shrunk and grown again in place: its unmapping passed for one \
          from before the move",
     ),
+    (
+        199_666,
+        "an unmapping from before a move came when what had moved there was moving on: its thread \
+         had run on, and the hole it then made passed for the unmapping's",
+    ),
 ];
 
 /// Whether this seed is kept for what it found.
