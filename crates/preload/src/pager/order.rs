@@ -19,7 +19,7 @@
 //!   mapping behind; but behind other moves comes the event of an unmapping.) Where it has gone
 //!   away by now and the event of its move waits, the kernel cannot be asked. But to move it must
 //!   have been there: an unmapping is older, unless nothing was mapped there when it was read;
-//! - that unmapping, of what a move has left, takes nothing any more. It has the same range as the
+//! - the unmapping of what a move has left takes nothing any more. It has the same range as the
 //!   move, which is remembered as well. Where what was moved there has its own move away waiting
 //!   and is gone, so that the kernel cannot be asked about it, the range alone tells. So it does
 //!   of what we are registering ourselves, which is why that is not begun while anything is
