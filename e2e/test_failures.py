@@ -50,6 +50,16 @@ def faults_now(run: Run, pid: int) -> int:
     return faults_from_tiers(run.windows(pid)[-1])
 
 
+def goes_on(run: Run, pid: int) -> None:
+    """Windows close and faults are served again, and all that it read to its end is right."""
+    seen = len(run.windows(pid))
+    wait_until("windows again", lambda: len(run.windows(pid)) > seen + 3)
+    faults = faults_now(run, pid)
+    wait_until("faults again", lambda: faults_now(run, pid) > faults)
+    conclude(run, pid)
+    assert run.conclude() == 0
+
+
 # ---- memory limits -------------------------------------------------------------------------------
 
 
@@ -154,12 +164,7 @@ def wait_for_memory(sandbox: Sandbox, binary: Path, group: Group, *, swaps: bool
         assert is_alive(pid)
         assert group.limit_hits() > hits, "it never came near its limit"
         group.set_limit(None)
-        seen = len(run.windows(pid))
-        wait_until("windows again", lambda: len(run.windows(pid)) > seen + 3)
-        faults = faults_now(run, pid)
-        wait_until("faults again", lambda: faults_now(run, pid) > faults)
-        conclude(run, pid)
-        assert run.conclude() == 0
+        goes_on(run, pid)
 
 
 def test_waiting_for_memory(sandbox: Sandbox, program: Compiler, group: Group) -> None:
@@ -188,12 +193,7 @@ def test_slowed_down_above_a_limit(sandbox: Sandbox, program: Compiler, group: G
         assert is_alive(pid)
         assert group.events("high") > 0, "it was never slowed down"
         high.write_text("max")
-        seen = len(run.windows(pid))
-        wait_until("windows again", lambda: len(run.windows(pid)) > seen + 3)
-        faults = faults_now(run, pid)
-        wait_until("faults again", lambda: faults_now(run, pid) > faults)
-        conclude(run, pid)
-        assert run.conclude() == 0
+        goes_on(run, pid)
 
 
 # ---- resource limits -----------------------------------------------------------------------------
