@@ -40,6 +40,7 @@ const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/cli/src/doctor/probes.rs", "tries perf events, reads limits"),
     ("crates/cli/src/demo/sys.rs", "signals and poll for the demo"),
     ("crates/cli/src/bench/kernel_swap/sys.rs", "swap, one mapping, one CPU"),
+    ("crates/cli/src/bench/kernel_swap/bare.rs", "serves faults of one mapping, to measure that"),
 ];
 
 /// The attribute that each root of a crate must have. The runtime has none: it is the unsafe

@@ -15,8 +15,8 @@ use anyhow::{bail, ensure, Context, Result};
 
 use super::ground::{write_json, Ground};
 use super::kernel_swap::{
-    fault_probe, interrupted, shuffled, KernelSwap, KernelTier, Mapping, PageSource, ProbeFigures,
-    ProbeSpec, SwapSpec,
+    fault_probe, interrupted, shuffled, Bare, KernelSwap, KernelTier, Mapping, PageSource,
+    ProbeFigures, ProbeSpec, SwapSpec,
 };
 use crate::demo::progress::Progress;
 
@@ -61,7 +61,8 @@ impl Against {
 /// itself: a child under `terrace run` fills memory, waits until all of it is in the tier, and
 /// touches it in random order. `--against zswap,zram` sets the kernel's swap up for the same loop,
 /// readahead off, and removes it afterwards. All take turns in a random order. Where demotion goes
-/// on, the kernel's way is a thread that asks for page-out over and over.
+/// on, the kernel's way is a thread that asks for page-out over and over. `bare userfaultfd` is a
+/// pager that does nothing but fill in a plain copy: what no tier can be quicker than here.
 ///
 /// JSON (--json): `tiers[]` and `against[]` with `name`, `p50_ns`, `p99_ns`, `p999_ns` (medians of
 /// the repetitions, at rest, first number of threads), `faults`, `faults_in_timeline`,
@@ -70,8 +71,9 @@ impl Against {
 /// measured: `lz4_vs_zswap_lzo_p50`, `.._p99`, both also with `_while_moving` (both sides moving),
 /// `lz4_moving_vs_zswap_lzo_resting_p99`, `lz4_vs_zram_lz4_p50`, `.._p99`,
 /// `deflate_vs_zswap_deflate_p50`, `.._p99`, `zbud_lz4_vs_zswap_lzo_p50`, `.._p99`,
-/// `zbud_lz4_vs_zram_lz4_p50` (`lz4` is zsmalloc+lz4+dram, the first tier; `deflate` is
-/// zsmalloc+deflate+dram); `not_compared`: what of the kernel's is missing and why; `pages`,
+/// `zbud_lz4_vs_zram_lz4_p50`, `bare_vs_zswap_lzo_p50`, `.._p99`, `bare_vs_zram_lz4_p50` (`lz4` is
+/// zsmalloc+lz4+dram, the first tier; `deflate` is zsmalloc+deflate+dram); `bare`: the row of bare
+/// userfaultfd, null where it was not measured; `not_compared`: what of the kernel's is missing and why; `pages`,
 /// `repeat`, `pages_left_out`; `loadavg_before`, `loadavg_after`; the machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct FaultArgs {
@@ -126,6 +128,7 @@ pub fn run(args: FaultArgs) -> Result<()> {
 
     let kernel = Kernel::set_up(&args.against, pages, &mut ground.progress);
     subjects.extend(kernel.tiers.iter().cloned().map(Subject::Kernel));
+    subjects.push(Subject::Bare);
     let plan = passes(&subjects, &threads, args.while_moving);
     let row = |s: &Subject| Row::of(s);
     let mut rows: Vec<Vec<Row>> = plan.iter().map(|(_, s)| s.iter().map(row).collect()).collect();
@@ -147,6 +150,7 @@ pub fn run(args: FaultArgs) -> Result<()> {
             let measured = match subject {
                 Subject::Tier(tier) => terrace.measure(tier, condition, seed),
                 Subject::Kernel(tier) => kernel.measure(tier, &source, pages, condition, seed),
+                Subject::Bare => bare(&source, pages, seed),
             };
             // The child got the Ctrl-C as well; that it ended is not what went wrong.
             ensure!(!interrupted(), "interrupted");
@@ -165,6 +169,18 @@ pub fn run(args: FaultArgs) -> Result<()> {
     write_json(args.json.as_deref(), &report)?;
     print!("{}", report.table());
     Ok(())
+}
+
+/// The same pages and the same loop, served by a pager that does nothing but fill them in.
+fn bare(source: &PageSource, pages: usize, seed: u64) -> Result<Measured> {
+    let spec = ProbeSpec { pages, seed, ..ProbeSpec::default() };
+    // Until the last page has been touched.
+    let mut serving = None;
+    let figures = fault_probe(&spec, source, |mapping| {
+        serving = Some(Bare::serve(mapping)?);
+        Ok(())
+    })?;
+    Ok(Measured { figures, faults_in_timeline: None })
 }
 
 /// The kernel's swap, or why it is not there to compare with.

@@ -17,11 +17,13 @@ use anyhow::{bail, ensure, Context, Result};
 
 use crate::preflight::uffd_probe::effective_ids;
 
+mod bare;
 mod pages;
 mod probe;
 mod sys;
 mod undo;
 
+pub use bare::Bare;
 pub use pages::PageSource;
 pub use probe::{fault_probe, shuffled, wait_until_out, ProbeFigures, ProbeSpec};
 pub use sys::{catch_interrupts, interrupted, thread_cpu_ns, Mapping};

@@ -1,7 +1,8 @@
 //! What userfaultfd offers to this process, found out by asking for it.
 //!
 //! Every answer comes from a descriptor that is opened for the question and closed at once, since
-//! `UFFDIO_API` can be called only once on each. Nothing is registered, so nothing can fault. The
+//! `UFFDIO_API` can be called only once on each. Nothing is registered, so nothing can fault. (A
+//! descriptor to keep is for `bench fault`.) The
 //! few other questions of [`super`] that need libc are here too: this is the only part of
 //! `preflight` that may be unsafe.
 #![allow(unsafe_code)]
@@ -96,6 +97,13 @@ pub fn userfaultfd_access() -> UffdAccess {
         .and_then(|fd| handshake(&fd, FEATURE_EVENT_FORK));
     let event_fork_errno = fork.err().map(|e| e.raw_os_error().unwrap_or(libc::EIO));
     UffdAccess { syscall_errno, device_errno, user_mode, features, event_fork_errno }
+}
+
+/// A descriptor that serves the kernel's own accesses, too, with these features.
+pub fn open_with_features(wanted: u64) -> io::Result<OwnedFd> {
+    let fd = open_syscall(0).or_else(|_| open_device())?;
+    handshake(&fd, wanted)?;
+    Ok(fd)
 }
 
 fn open_syscall(flags: libc::c_int) -> io::Result<OwnedFd> {

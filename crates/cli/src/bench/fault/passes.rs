@@ -42,7 +42,12 @@ pub enum Moving {
 pub(super) enum Subject {
     Tier(TierSpec),
     Kernel(KernelTier),
+    /// A pager that does nothing but fill pages: what no tier can be quicker than.
+    Bare,
 }
+
+/// In reports.
+pub(super) const BARE: &str = "bare userfaultfd";
 
 impl Subject {
     /// Name in reports.
@@ -50,7 +55,13 @@ impl Subject {
         match self {
             Subject::Tier(t) => t.name.clone(),
             Subject::Kernel(k) => k.name(),
+            Subject::Bare => BARE.into(),
         }
+    }
+
+    /// Whether it can be measured like this. The bare pager stays on the CPU of one thread.
+    fn can(&self, on: Condition) -> bool {
+        *self != Subject::Bare || (on.threads == 1 && !on.moving)
     }
 
     fn is_lz4_or_like_it(&self) -> bool {
@@ -58,6 +69,7 @@ impl Subject {
             Subject::Tier(t) => t.codec == Codec::Lz4 && t.medium.kind == MediumKind::Dram,
             Subject::Kernel(KernelTier::Zswap(compressor)) => compressor == "lzo",
             Subject::Kernel(KernelTier::Zram(algorithm)) => algorithm == "lz4",
+            Subject::Bare => false,
         }
     }
 }
@@ -87,7 +99,7 @@ pub(super) fn passes(
     for &threads in threads {
         let at = Condition { moving: false, threads };
         if !passes.iter().any(|(c, _)| *c == at) {
-            passes.push((at, subjects.to_vec()));
+            passes.push((at, subjects.iter().filter(|s| s.can(at)).cloned().collect()));
         }
     }
     let wanted = |s: &&Subject| match moving {
@@ -95,9 +107,12 @@ pub(super) fn passes(
         Moving::Lz4 => s.is_lz4_or_like_it(),
         Moving::All => true,
     };
-    let among: Vec<Subject> = subjects.iter().filter(wanted).cloned().collect();
-    if let (Some(&threads), false) = (threads.first(), among.is_empty()) {
-        passes.push((Condition { moving: true, threads }, among));
+    let Some(&threads) = threads.first() else { return passes };
+    let on = Condition { moving: true, threads };
+    let among: Vec<Subject> =
+        subjects.iter().filter(wanted).filter(|s| s.can(on)).cloned().collect();
+    if !among.is_empty() {
+        passes.push((on, among));
     }
     passes
 }
@@ -135,5 +150,13 @@ mod tests {
         assert_eq!(names, ["zsmalloc+lz4+dram", "zbud+lz4+dram", "zswap+lzo", "zram+lz4"]);
         assert_eq!(passes_of(Moving::None).len(), 3);
         assert_eq!(passes_of(Moving::All)[3].1.len(), 12);
+    }
+
+    #[test]
+    fn the_bare_pager_serves_one_thread_at_rest() {
+        let subjects = [Subject::Tier(tiers().remove(0)), Subject::Bare];
+        let passes = passes(&subjects, &[1, 2], Moving::All);
+        let has: Vec<bool> = passes.iter().map(|(_, s)| s.contains(&Subject::Bare)).collect();
+        assert_eq!(has, [true, false, false]);
     }
 }

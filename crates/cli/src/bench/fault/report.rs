@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use terrace_core::tier::{MediumKind, TierSpec};
 
-use super::passes::{Condition, Subject};
+use super::passes::{Condition, Subject, BARE};
 use super::subject::Measured;
 use crate::bench::figures::{loadavg, median};
 use crate::machine::Machine;
@@ -45,7 +45,12 @@ impl Row {
         match subject {
             Subject::Kernel(kernel) => Row { name: kernel.name(), ..Row::default() },
             Subject::Tier(tier) => Row::tier(tier),
+            Subject::Bare => Row { name: BARE.into(), ..Row::default() },
         }
+    }
+
+    fn is_bare(&self) -> bool {
+        self.name == BARE
     }
 
     fn is_kernel(&self) -> bool {
@@ -104,6 +109,10 @@ struct Ratios {
     zbud_lz4_vs_zswap_lzo_p50: Option<f64>,
     zbud_lz4_vs_zswap_lzo_p99: Option<f64>,
     zbud_lz4_vs_zram_lz4_p50: Option<f64>,
+    /// What no tier can come below.
+    bare_vs_zswap_lzo_p50: Option<f64>,
+    bare_vs_zswap_lzo_p99: Option<f64>,
+    bare_vs_zram_lz4_p50: Option<f64>,
 }
 
 /// The tier that "lz4 on dram" means: the first of the presets.
@@ -120,17 +129,21 @@ pub(super) struct Pass {
     moving: bool,
     tiers: Vec<Row>,
     against: Vec<Row>,
+    bare: Option<Row>,
 }
 
 impl Pass {
-    /// Sorts rows into Terrace's and the kernel's.
+    /// Sorts rows into Terrace's, the kernel's and that of bare userfaultfd.
     pub(super) fn new(condition: Condition, rows: Vec<Row>) -> Pass {
+        let (bare, rows): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(Row::is_bare);
         let (against, tiers) = rows.into_iter().partition(Row::is_kernel);
-        Pass { threads: condition.threads, moving: condition.moving, tiers, against }
+        let Condition { threads, moving } = condition;
+        Pass { threads, moving, tiers, against, bare: bare.into_iter().next() }
     }
 
     fn row(&self, name: &str) -> Option<&Row> {
-        self.tiers.iter().chain(&self.against).find(|r| r.name == name && r.faults > 0)
+        let mut rows = self.tiers.iter().chain(&self.against).chain(&self.bare);
+        rows.find(|r| r.name == name && r.faults > 0)
     }
 }
 
@@ -164,6 +177,9 @@ impl Ratios {
             zbud_lz4_vs_zswap_lzo_p50: at_rest(ZBUD_LZ4, "zswap+lzo", p50),
             zbud_lz4_vs_zswap_lzo_p99: at_rest(ZBUD_LZ4, "zswap+lzo", p99),
             zbud_lz4_vs_zram_lz4_p50: at_rest(ZBUD_LZ4, "zram+lz4", p50),
+            bare_vs_zswap_lzo_p50: at_rest(BARE, "zswap+lzo", p50),
+            bare_vs_zswap_lzo_p99: at_rest(BARE, "zswap+lzo", p99),
+            bare_vs_zram_lz4_p50: at_rest(BARE, "zram+lz4", p50),
         }
     }
 }
@@ -174,6 +190,7 @@ pub(super) struct Report {
     /// At rest, with the first number of threads.
     tiers: Vec<Row>,
     against: Vec<Row>,
+    bare: Option<Row>,
     ratios: Ratios,
     not_compared: Option<String>,
     /// At rest, by the number of threads that touch; the first once more.
@@ -200,6 +217,7 @@ impl Report {
         Report {
             tiers: first.map(|p| p.tiers.clone()).unwrap_or_default(),
             against: first.map(|p| p.against.clone()).unwrap_or_default(),
+            bare: first.and_then(|p| p.bare.clone()),
             ratios: Ratios::of(first, while_moving.as_ref()),
             not_compared,
             threads: resting,
@@ -230,7 +248,7 @@ impl Report {
                 let _ = write!(out, "{:>18}", format!("/ {}", k.name));
             }
             out.push('\n');
-            for r in kernel.iter().chain(&pass.tiers) {
+            for r in kernel.iter().chain(&pass.bare).chain(&pass.tiers) {
                 let us = |ns: u64| ns as f64 / 1_000.0;
                 let _ = write!(
                     out,
@@ -303,6 +321,7 @@ mod tests {
         let first = &rest.tiers[0];
         assert_eq!((first.p50_ns, first.p99_ns, first.faults), (5_000, 10_000, 30));
         assert_eq!(first.faults_in_timeline, Some(30));
+        assert!(rest.bare.is_none());
         let report = Report::new(vec![rest, pass(true, &[8_000], Some(32_000))], None);
         let r = report.ratios;
         assert_eq!((r.lz4_vs_zswap_lzo_p50, r.lz4_vs_zswap_lzo_p99), (Some(0.5), Some(0.5)));
@@ -311,6 +330,21 @@ mod tests {
         assert_eq!((r.lz4_vs_zram_lz4_p50, r.deflate_vs_zswap_deflate_p50), (None, None));
         let table = report.table();
         assert!(table.contains("0.50  0.50") && table.contains("0.25  0.25"), "{table}");
+    }
+
+    #[test]
+    fn the_bare_pager_has_a_row_of_its_own() {
+        let mut rows = vec![Row::of(&Subject::Bare)];
+        rows[0].add(measured(3_000));
+        let zswap = KernelTier::Zswap("lzo".into());
+        rows.push(Row::of(&Subject::Kernel(zswap)));
+        rows[1].add(measured(6_000));
+        let pass = Pass::new(Condition { moving: false, threads: 1 }, rows);
+        let report = Report::new(vec![pass], None);
+        assert_eq!(report.ratios.bare_vs_zswap_lzo_p50, Some(0.5));
+        assert_eq!((report.tiers.len(), report.against.len()), (0, 1));
+        assert!(report.table().contains("bare userfaultfd"));
+        assert_eq!(serde_json::to_value(&report).unwrap()["bare"]["p50_ns"], 3_000);
     }
 
     #[test]

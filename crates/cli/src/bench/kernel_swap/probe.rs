@@ -273,7 +273,7 @@ mod tests {
         for threads in [1, 3] {
             let spec = ProbeSpec { pages: 64, threads, ..ProbeSpec::default() };
             // Dropping the pages is as good as pushing them out, but for their bytes.
-            let drop_pages = |m: &Mapping| m.forget_all();
+            let drop_pages = |m: &Mapping| m.empty();
             let figures = fault_probe(&spec, &source, drop_pages).unwrap();
             assert_eq!((figures.faults, figures.wrong_pages), (64, 64));
         }

@@ -141,7 +141,7 @@ pub struct Mapping {
 }
 
 // SAFETY: through a shared reference bytes are only read, and advice moves them and changes none
-// (`forget_all`, for tests, makes zeros of them, which are read as such).
+// (`empty` makes zeros of them, which are read as such, or what a pager has for them).
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -181,8 +181,8 @@ impl Mapping {
 
     fn advise_pages(&self, pages: Range<usize>, advice: libc::c_int) -> io::Result<()> {
         assert!(pages.start <= pages.end && pages.end <= self.pages);
-        // SAFETY: the range lies in this mapping, and neither advice that is given changes its
-        // bytes.
+        // SAFETY: the range lies in this mapping. Of the advice that is given only `empty`'s changes
+        // its bytes, and no slice of a page is held over that.
         check(unsafe {
             let start = self.start.as_ptr().add(pages.start * PAGE_BYTES);
             libc::madvise(start.cast(), pages.len() * PAGE_BYTES, advice)
@@ -242,9 +242,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Drops every page with its bytes, for tests of who looks at them.
-    #[cfg(test)]
-    pub(super) fn forget_all(&self) -> io::Result<()> {
+    /// Drops every page with its bytes: zeros are read then, or what a pager fills in.
+    pub(super) fn empty(&self) -> io::Result<()> {
         self.advise(libc::MADV_DONTNEED)
     }
 
