@@ -73,8 +73,8 @@ impl Against {
 /// `deflate_vs_zswap_deflate_p50`, `.._p99`, `zbud_lz4_vs_zswap_lzo_p50`, `.._p99`,
 /// `zbud_lz4_vs_zram_lz4_p50`, `bare_vs_zswap_lzo_p50`, `.._p99`, `bare_vs_zram_lz4_p50` (`lz4` is
 /// zsmalloc+lz4+dram, the first tier; `deflate` is zsmalloc+deflate+dram); `bare`: the row of bare
-/// userfaultfd, null where it was not measured; `not_compared`: what of the kernel's is missing and why; `pages`,
-/// `repeat`, `pages_left_out`; `loadavg_before`, `loadavg_after`; the machine.
+/// userfaultfd, null where it was not measured; `not_compared`: what of the kernel's is missing
+/// and why; `pages`, `repeat`, `pages_left_out`; `loadavg_before`, `loadavg_after`; the machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct FaultArgs {
     /// Measure the kernel's swap in the same run (root; sets it up and removes it)

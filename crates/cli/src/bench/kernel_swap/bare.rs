@@ -1,9 +1,9 @@
 //! Bare userfaultfd: the least that any pager in user space can take for a fault.
 //!
-//! One thread on the CPU of the thread that faults answers each fault with one `UFFDIO_COPY` from a
-//! plain copy of the page. Nothing is looked up, decoded, checked or freed. What a tier takes beyond
-//! it is Terrace's; what this takes, beside the kernel's whole fault, is the mechanism's and the
-//! machine's.
+//! One thread on the CPU of the thread that faults answers each fault with one `UFFDIO_COPY` from
+//! a plain copy of the page. Nothing is looked up, decoded, checked or freed. What a tier takes
+//! beyond it is Terrace's; what this takes, beside the kernel's whole fault, is the mechanism's and
+//! the machine's.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -75,7 +75,7 @@ impl Drop for Bare {
 fn register(fd: &OwnedFd, start: u64, len: u64) -> io::Result<()> {
     let mut register: [u64; 4] = [start, len, REGISTER_MODE_MISSING, 0];
     // SAFETY: the request reads and writes exactly the four words that `register` is. From here on
-    // the range's missing pages are filled by `fill`, so a touch waits for the thread that calls it.
+    // missing pages of the range are filled by `fill`: a touch waits for the thread that calls it.
     let rc = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, register.as_mut_ptr()) };
     if rc == 0 {
         Ok(())

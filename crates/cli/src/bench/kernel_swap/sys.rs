@@ -181,8 +181,8 @@ impl Mapping {
 
     fn advise_pages(&self, pages: Range<usize>, advice: libc::c_int) -> io::Result<()> {
         assert!(pages.start <= pages.end && pages.end <= self.pages);
-        // SAFETY: the range lies in this mapping. Of the advice that is given only `empty`'s changes
-        // its bytes, and no slice of a page is held over that.
+        // SAFETY: the range lies in this mapping. Of the advice that is given only `empty`'s
+        // changes its bytes, and no slice of a page is held over that.
         check(unsafe {
             let start = self.start.as_ptr().add(pages.start * PAGE_BYTES);
             libc::madvise(start.cast(), pages.len() * PAGE_BYTES, advice)
