@@ -1,4 +1,4 @@
-"""Forked children that live long and hold much get a runtime (docs/forked-children.md)."""
+"""Children that live long and hold much get a runtime (docs/forked-children.md)."""
 
 from __future__ import annotations
 
@@ -72,4 +72,49 @@ def test_a_child_is_left_alone(
         child = child_of(run)
         time.sleep(3)
         assert not run.windows(child)
+        finish(run)
+
+
+# ---- programs that are executed in a child -------------------------------------------------------
+
+
+def test_a_small_program_is_left_alone(sandbox: Sandbox, program: Compiler) -> None:
+    """No descriptor of the runtime's in it, no application of its own, and it ends as it should."""
+    with sandbox.start(program("executed"), "small", options=HARD_SOON) as run:
+        assert (run.conclude(TIMEOUT_S), run.lines[-1:]) == (0, ["OK"]), run.lines
+
+
+@pytest.mark.parametrize("options", [HARD_SOON, TORTURE], ids=["hard", "torture"])
+def test_a_large_program_is_tiered(
+    sandbox: Sandbox, program: Compiler, options: tuple[str, ...]
+) -> None:
+    """Later than the first one, and with every byte."""
+    with sandbox.start(program("executed"), "large", options=options) as run:
+        child = child_of(run)
+        await_moves(run, child, 10_000)
+        finish(run)
+
+
+def test_a_large_program_has_a_runtime_at_once_without_the_wait(
+    sandbox: Sandbox, program: Compiler
+) -> None:
+    """With `--no-forked-children` nobody waits what becomes of it."""
+    options = (*HARD_SOON, "--no-forked-children")
+    with sandbox.start(program("executed"), "large", options=options) as run:
+        child = child_of(run)
+        await_moves(run, child, 10_000)
+        finish(run)
+
+
+@pytest.mark.parametrize("name", ["executed", "offspring"])
+def test_a_child_that_locks_its_memory_gets_no_runtime(
+    sandbox: Sandbox, program: Compiler, name: str
+) -> None:
+    """One that came later would have its reservations filled."""
+    with sandbox.start(program(name), "locked", options=HARD_SOON) as run:
+        said = run.until("")
+        if said.startswith("SKIP"):
+            pytest.skip(said.removeprefix("SKIP "))
+        time.sleep(3)
+        assert not run.windows(int(said.split()[1]))
         finish(run)

@@ -169,6 +169,21 @@ static inline char *demoted(size_t bytes) {
     return p;
 }
 
+/* Locks all memory, present and to come. */
+static inline void lock_all(void) {
+    if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0) skip(strerror(errno));
+}
+
+/* Whether about as much is resident as the program has asked for. */
+static inline void see_resident(size_t bytes) {
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[256];
+    size_t kib = 0;
+    while (f && fgets(line, sizeof line, f)) sscanf(line, "VmRSS: %zu", &kib);
+    if (f) fclose(f);
+    if (kib < bytes / 1024 || kib > 4 * (bytes / 1024)) BAD("%zu KiB are resident", kib);
+}
+
 /* Waits for a child and passes its failure on. */
 static inline void join_child(pid_t pid) {
     int status;

@@ -1,6 +1,7 @@
 /* A child that was forked, lives long and holds memory of its own. argv[1]: "plain"; "threads": its
  * parent has threads that allocate while it forks; "again": the child's child; "filter": after a
- * seccomp filter; "unshare": the child does what only a process of one thread may. The child says
+ * seccomp filter; "unshare": the child does what only a process of one thread may; "locked": it
+ * locks its memory, and looks that nothing was filled that it has not asked for. The child says
  * `CHILD PID` when its memory is filled, rests until its standard input ends, and verifies it. */
 #include "hazard.h"
 #include <linux/filter.h>
@@ -35,6 +36,8 @@ static void live(char *of_parent, const char *how) {
         /* EINVAL is for a process of several threads: before it may have a runtime of its own. */
         if (unshare(CLONE_NEWUSER) != 0 && errno != EPERM) BAD("unshare: %s", strerror(errno));
     }
+    bool locked = strcmp(how, "locked") == 0;
+    if (locked) lock_all();
     check(of_parent, SMALL, 3);
     char *p = map(BYTES);
     fill(p, BYTES, 5);
@@ -44,6 +47,7 @@ static void live(char *of_parent, const char *how) {
     while (read(0, &c, 1) > 0) {
     }
     check(p, BYTES, 5);
+    if (locked) see_resident(BYTES);
     check(of_parent, SMALL / 2, 4);
     for (size_t i = SMALL / 2 / PAGE; i < SMALL / PAGE; i++) check_page(of_parent + i * PAGE, i, 3);
     _exit(0);

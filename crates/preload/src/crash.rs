@@ -12,7 +12,7 @@ use crate::sys::{crash, thread};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Set by `terrace run --core-dumps`.
-pub const VARIABLE: &str = "TERRACE_CORE_DUMPS";
+pub const VARIABLE: &std::ffi::CStr = c"TERRACE_CORE_DUMPS";
 
 /// How long a crash may be held up.
 const LIMIT_NS: u64 = 30_000_000_000;

@@ -208,7 +208,9 @@ pub unsafe extern "C" fn _Exit(status: libc::c_int) -> ! {
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn mlockall(flags: libc::c_int) -> libc::c_int {
-    let (flags, held) = locked::before_lock(flags);
+    // A runtime that has not begun yet stays away: what it reserves would be filled.
+    let is_coming = !offspring::cancel();
+    let (flags, held) = locked::before_lock(flags, is_coming);
     // SAFETY: a system call that takes an integer.
     let result = unsafe { libc::syscall(libc::SYS_mlockall, flags) };
     if result != 0 {

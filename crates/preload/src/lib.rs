@@ -59,19 +59,31 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     interpose::resolve();
     let Some(path) = sys::proc::environment(SOCKET_VARIABLE) else { return };
-    if let Err(why) = sys::memory::reserve() {
-        link::refuse_without_heap(path, why);
-        return;
-    }
-    // A copy: programs write over their environment.
-    let path = path.to_path_buf();
-    interpose::install_handlers();
-    if std::env::var_os(crash::VARIABLE).is_some() {
-        crash::install();
-    }
     // Before the program can become another user.
     let owner = sys::socket::effective_user();
-    let to_agent = path.clone();
-    sys::thread::spawn(c"terrace-agent", move || agent::run(&to_agent, owner));
-    offspring::set_up(&path, owner, interpose::install_child_handler);
+    let looks_after_children = offspring::note(path, owner);
+    let waits = looks_after_children && offspring::is_executed_child();
+    if !waits {
+        if let Err(why) = sys::memory::reserve() {
+            link::refuse_without_heap(path, why);
+            return;
+        }
+    }
+    interpose::install_handlers();
+    if sys::proc::environment(crash::VARIABLE).is_some() {
+        crash::install();
+    }
+    if waits {
+        offspring::begin();
+    } else {
+        // A copy: programs write over their environment.
+        let to_agent = path.to_path_buf();
+        sys::thread::spawn(c"terrace-agent", move || agent::run(&to_agent, owner));
+    }
+    // Behind that thread, for which the program's allocator had to be ready: libc calls handlers
+    // in the order of their registration, so that in a child an allocator has made its locks anew
+    // before a thread is made there.
+    if looks_after_children {
+        interpose::install_child_handler();
+    }
 }

@@ -21,9 +21,10 @@ pub fn forget(_only: &OnlyThread) {
     STOPPED.store(false, Ordering::SeqCst);
 }
 
-/// Before `mlockall`. Returns the flags to ask for, and whether an earlier lock holds.
-pub fn before_lock(flags: i32) -> (i32, bool) {
-    if !memory::is_reserved() {
+/// Before `mlockall`, where a runtime may just be coming up or not. Returns the flags to ask for,
+/// and whether an earlier lock holds.
+pub fn before_lock(flags: i32, is_coming: bool) -> (i32, bool) {
+    if !memory::is_reserved() && !is_coming {
         return (flags, false);
     }
     // First this, then a look for the runtime; the agent does it the other way round, so that one

@@ -1,13 +1,16 @@
-//! Forked children that live long and hold much get a runtime of their own.
+//! Children that live long and hold much get a runtime of their own.
 //!
 //! A child of `fork` has no runtime, and most need none: they execute something, or end soon, or
-//! write a snapshot of memory that is all their parent's. Workers of servers are another matter. So
-//! a child gets one thread, which sleeps, looks now and then what the child has that it does not
-//! share with its parent, and starts a runtime where that is worth one. It finds the planner as
-//! every process does, and is an application of its own there.
+//! write a snapshot of memory that is all their parent's. What a program executes in a child is
+//! mostly short and small, too. Workers and servers are another matter. So a child gets one thread,
+//! which sleeps, looks now and then what the child has that it does not share with its parent, and
+//! starts a runtime where that is worth one. It finds the planner as every process does, and is an
+//! application of its own there. The program that `terrace run` started, and what that executes in
+//! its own place, has its runtime from the beginning.
 //!
-//! Everything that the runtime's modules remember is their parent's. They forget it ([`in_child`])
-//! before the child has another thread; from then on it looks as if there never had been a runtime.
+//! Everything that the runtime's modules remember in a forked child is its parent's. They forget it
+//! ([`in_child`]) before the child has another thread; from then on it looks as if there never had
+//! been a runtime. Of a program that was just executed that is true.
 //!
 //! What is not done: children of `_Fork`, `clone` and `syscall`, of which libc has not made
 //! threads possible again, stay as they are; so do those of a process whose runtime has retired or
@@ -20,12 +23,15 @@ use crate::link;
 use crate::locked;
 use crate::sys::sync::OnlyThread;
 use crate::sys::{crash as futex, media, memory, proc, thread};
+use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 
 /// Set to `never` by `terrace run --no-forked-children`, to `soon` on a torture run.
-pub const VARIABLE: &str = "TERRACE_FORKED_CHILDREN";
+const VARIABLE: &CStr = c"TERRACE_FORKED_CHILDREN";
+/// The id of `terrace run`: who has another parent was executed by something of the program's.
+const STARTER_VARIABLE: &CStr = c"TERRACE_STARTER";
 
 /// What is worth a runtime, bytes. It takes about 5 MB, and threads.
 const WORTH_BYTES: u64 = 64 << 20;
@@ -56,23 +62,36 @@ const CANCELLED: u32 = 3;
 /// Its id.
 static WAITER: AtomicU32 = AtomicU32::new(0);
 
-/// Has children looked after from now on, with the planner at `path`. Before the program's `main`,
-/// and behind the runtime's first thread, for which its allocator had to be ready: libc calls
-/// handlers in the order of their registration, so that in a child an allocator has made its locks
-/// anew before a thread is made there.
-pub fn set_up(path: &Path, owner: u32, register: impl FnOnce()) {
+/// Notes where the planner listens and what is wished for children. `false` if they are to be left
+/// alone. Before the program's `main`; allocates nothing.
+pub fn note(path: &Path, owner: u32) -> bool {
     let bytes = path.as_os_str().as_bytes();
-    let wish = std::env::var_os(VARIABLE).unwrap_or_default();
-    if wish == "never" || bytes.len() > PATH_MAX {
-        return;
+    let is_wish = |wish: &str| proc::environment(VARIABLE).is_some_and(|v| v == Path::new(wish));
+    if is_wish("never") || bytes.len() > PATH_MAX {
+        return false;
     }
     for (place, &byte) in PATH.iter().zip(bytes) {
         place.store(byte, Ordering::Relaxed);
     }
     OWNER.store(owner, Ordering::Relaxed);
-    IS_TORTURED.store(wish == "soon", Ordering::Relaxed);
+    IS_TORTURED.store(is_wish("soon"), Ordering::Relaxed);
     PATH_LEN.store(bytes.len(), Ordering::Release);
-    register();
+    true
+}
+
+/// Whether this program was executed by something that runs under Terrace, in a process of its own.
+pub fn is_executed_child() -> bool {
+    let starter = proc::environment(STARTER_VARIABLE).and_then(Path::to_str);
+    starter.and_then(|pid| pid.parse().ok()).is_some_and(|pid: u32| pid != proc::parent())
+}
+
+/// Waits, in a program that was just executed, whether it will be worth a runtime. Before `main`.
+pub fn begin() {
+    STEP.store(WAITING, Ordering::Release);
+    // A process that may not have another thread goes without.
+    if !thread::spawn_plain(c"terrace-waiter", wait) {
+        STEP.store(NOBODY, Ordering::Release);
+    }
 }
 
 /// In a child of libc's `fork`, after the other handlers of ours: it is whole.
@@ -90,11 +109,7 @@ pub fn in_child(only: &OnlyThread) {
     thread::forget(only);
     memory::forget(only);
     WAITER.store(0, Ordering::Relaxed);
-    STEP.store(WAITING, Ordering::Release);
-    // A child that may not have another thread goes without.
-    if !thread::spawn_plain(c"terrace-waiter", wait) {
-        STEP.store(NOBODY, Ordering::Release);
-    }
+    begin();
 }
 
 /// The program lays a seccomp filter: children that are forked from now on stay as they are.
@@ -103,11 +118,11 @@ pub fn note_filter() {
 }
 
 /// Ends the wait for good, and the thread with it. Before the process does what is only allowed
-/// with one thread, or lays a filter on all.
-pub fn cancel() {
-    let asked = STEP.compare_exchange(WAITING, CANCELLED, Ordering::AcqRel, Ordering::Acquire);
-    if asked.is_err() {
-        return;
+/// with one thread, or lays a filter on all. `false` if a runtime was begun already.
+pub fn cancel() -> bool {
+    match STEP.compare_exchange(WAITING, CANCELLED, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {}
+        Err(step) => return step != STARTED,
     }
     futex::wake(&STEP);
     let mut tid = WAITER.load(Ordering::Acquire);
@@ -115,6 +130,7 @@ pub fn cancel() {
         thread::sleep_us(100);
         tid = WAITER.load(Ordering::Acquire);
     }
+    true
 }
 
 fn wait() {
@@ -141,15 +157,18 @@ fn wait() {
         pause_ms = (pause_ms * 2).min(LAST_LOOK_MS);
     }
     let begun = STEP.compare_exchange(WAITING, STARTED, Ordering::AcqRel, Ordering::Acquire);
-    if begun.is_err() || memory::reserve().is_err() {
+    if begun.is_err() {
         return;
     }
     let mut path = [0; PATH_MAX];
     for (byte, place) in path.iter_mut().zip(&PATH) {
         *byte = place.load(Ordering::Relaxed);
     }
-    let path = &path[..PATH_LEN.load(Ordering::Acquire)];
+    let path = Path::new(std::ffi::OsStr::from_bytes(&path[..PATH_LEN.load(Ordering::Acquire)]));
+    if let Err(why) = memory::reserve() {
+        link::refuse_without_heap(path, why);
+        return;
+    }
     thread::rename(c"terrace-agent");
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
-    agent::run(&path, OWNER.load(Ordering::Relaxed));
+    agent::run(&PathBuf::from(path), OWNER.load(Ordering::Relaxed));
 }

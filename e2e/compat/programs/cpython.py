@@ -17,11 +17,12 @@ test_heapq test_itertools test_json test_list test_long test_memoryview test_mma
 test_sort test_struct test_zlib
 """.split()
 
-# Threads, signals, forks, children: what lives in the process.
+# Threads, signals, forks, children: what lives in the process. test_resource comes last: it leaves
+# the address space limited, and in children that inherit that the runtime does not start.
 PROCESSES = """
 test_atexit test_ctypes test_faulthandler test_fork1 test_os test_popen test_posix test_pty
-test_resource test_select test_signal test_subprocess test_thread test_threading
-test_threading_local test_threadsignals test_wait3 test_wait4 test_multiprocessing_fork
+test_select test_signal test_subprocess test_thread test_threading test_threading_local
+test_threadsignals test_wait3 test_wait4 test_multiprocessing_fork test_resource
 """.split()
 
 

@@ -236,7 +236,7 @@ NEEDS = (f"{BINARIES}/postgres:postgresql", "setpriv:util-linux")
 CHECKED = (
     "sums of all balances after pgbench, after kill -9 of a backend and recovery, and after more "
     "transactions; hashes over temporary tables, sorts, joins and arrays kept through pauses, in "
-    "the server and in a single-user server (where pages move: forked backends are not tiered); "
+    "the server, whose backends are forked, and in a single-user server; "
     "{how}"
 )
 POSTGRESQL = Program(

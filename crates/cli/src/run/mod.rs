@@ -55,8 +55,8 @@ pub struct RunArgs {
     /// (docs/core-dumps.md)
     #[arg(long)]
     core_dumps: bool,
-    /// Leave forked children untiered, also those that live long and hold much
-    /// (docs/forked-children.md)
+    /// Leave forked children untiered, also those that live long and hold much; what they execute
+    /// is then tiered from its start (docs/forked-children.md)
     #[arg(long)]
     no_forked_children: bool,
     /// Say nothing unless something is wrong
@@ -103,6 +103,7 @@ pub fn run(args: RunArgs) -> Result<i32> {
                 _ => "",
             };
             command.env("TERRACE_FORKED_CHILDREN", children);
+            command.env("TERRACE_STARTER", std::process::id().to_string());
             if args.core_dumps {
                 command.env("TERRACE_CORE_DUMPS", "1");
             }

@@ -413,6 +413,12 @@ pub fn environment(name: &std::ffi::CStr) -> Option<&'static std::path::Path> {
     Some(std::path::Path::new(std::ffi::OsStr::from_bytes(value.to_bytes())))
 }
 
+/// The id of the process that started this one, or has taken it over since.
+pub fn parent() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::getppid() as u32 }
+}
+
 /// A duplicate of `fd` with a number above those that programs use or close wholesale, the
 /// original being left to its owner.
 pub fn raise_fd(fd: RawFd) -> Option<RawFd> {
