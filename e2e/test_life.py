@@ -109,6 +109,16 @@ def test_end(sandbox: Sandbox, program: Compiler, how: str) -> None:
     face_both(sandbox, program("end"), how, status=ENDS[how])
 
 
+@pytest.mark.parametrize("takes_ms", [0, 700, 1500])
+@pytest.mark.parametrize("how", ["main", "forked", "executed"])
+@BOTH
+def test_the_last_thread_returns(
+    sandbox: Sandbox, program: Compiler, how: str, takes_ms: int, options: tuple[str, ...]
+) -> None:
+    """The process ends with the last thread of the program, whatever threads there are of ours."""
+    face_both(sandbox, program("last_thread"), how, str(takes_ms), options=options)
+
+
 @BOTH
 def test_signals(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """Guard pages and write barriers are the program's own SIGSEGV, in demoted memory as well."""

@@ -19,6 +19,48 @@ static STACKS: [AtomicU64; THREADS_MAX] = [const { AtomicU64::new(0) }; THREADS_
 /// Kernel thread ids of our own threads, to leave them out of what we follow.
 static OWN_TIDS: [AtomicU32; THREADS_MAX] = [const { AtomicU32::new(0) }; THREADS_MAX];
 
+/// Address of glibc's count of threads, 0 where there is none.
+///
+/// A process ends when the last of its threads has returned, its main thread included (by
+/// `pthread_exit`): the one that finds the count at 1 calls `exit`. Ours never return, and so must
+/// not be counted, or the process would stay for good with nobody in it but us.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Finds that count, while the process has one thread, because `dlsym` may allocate. Its name is
+/// glibc's own business, and has been the same since 2.3.
+pub fn find_count() {
+    // SAFETY: a lookup by name.
+    let place = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
+    COUNT.store(place as u64, Ordering::Relaxed);
+}
+
+fn count() -> Option<&'static AtomicU32> {
+    let place = COUNT.load(Ordering::Relaxed) as *const AtomicU32;
+    // SAFETY: glibc's `unsigned int` of this name, which it only changes by atomic instructions
+    // and, in a forked child with one thread, by a store. libc is never unloaded.
+    unsafe { place.as_ref() }
+}
+
+/// A thread of ours was made, and counted.
+fn uncount() {
+    let was = count().map(|count| count.fetch_sub(1, Ordering::Relaxed));
+    if was == Some(1) {
+        // The program's last thread ended meanwhile and left it to this one.
+        // SAFETY: what glibc does in its place.
+        unsafe { libc::exit(0) };
+    }
+}
+
+/// A thread of ours returns to glibc, which counts it off.
+fn recount() {
+    let Some(count) = count() else { return };
+    let more = |n: u32| n.checked_add(1).filter(|_| n != 0);
+    while count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+        // The program's last thread is in `exit`. A second one must not enter it.
+        sleep_us(1_000_000);
+    }
+}
+
 /// What each of our threads does first.
 fn begin() {
     rseq::leave();
@@ -41,6 +83,7 @@ extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     let f = unsafe { Box::from_raw(arg.cast::<Box<dyn FnOnce() + Send>>()) };
     begin();
     f();
+    recount();
     std::ptr::null_mut()
 }
 
@@ -49,6 +92,7 @@ extern "C" fn plain_trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     let f = unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(arg) };
     begin();
     f();
+    recount();
     std::ptr::null_mut()
 }
 
@@ -109,6 +153,7 @@ fn create(
         }
         if r == 0 {
             libc::pthread_setname_np(thread, name.as_ptr());
+            uncount();
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
         libc::pthread_attr_destroy(&mut attr);
