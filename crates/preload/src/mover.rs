@@ -16,6 +16,7 @@ use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::shrinkage::Tally;
 use crate::staging::Slots;
+use crate::standstill;
 use crate::stats;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::{memory, thread};
@@ -60,6 +61,8 @@ pub enum Refused {
     MappingChanged = 3,
     /// The medium failed.
     MediumFailed = 4,
+    /// The program's threads could not be stopped (`standstill.rs`).
+    NotStopped = 5,
 }
 
 /// What a mover does next.
@@ -369,7 +372,10 @@ impl Mover {
         while let Some(pages) = next_to_go(from, movable) {
             from = pages.end;
             let mut going = Going::new(region, pages, slot, tier, cooling);
-            staged += rt.doorbell.call_in_parts(move |pager| pager.move_out(&mut going));
+            staged += match &rt.stopper {
+                None => rt.doorbell.call_in_parts(move |pager| pager.move_out(&mut going)),
+                Some(stopper) => standstill::move_out(rt, stopper, going, tier),
+            };
             if self.torture.gives_up() {
                 break;
             }

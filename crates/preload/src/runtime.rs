@@ -9,6 +9,7 @@ use crate::stats::Stats;
 use crate::stores::Stores;
 use crate::sys::inherit::Smaps;
 use crate::sys::proc::Pagemap;
+use crate::sys::stop::Stopper;
 use crate::sys::uffd::Uffd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
@@ -28,6 +29,8 @@ pub struct Runtime {
     pub stats: Stats,
     /// As much as a region has, unreadable: to ask the kernel what is registered.
     pub unreadable: u64,
+    /// How pages are taken out where the kernel does not move them.
+    pub stopper: Option<Stopper>,
     /// Which pages are present.
     pub pagemap: Pagemap,
     /// What children get of each mapping.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_core::tier::MAX_TIERS;
+use terrace_core::wire::REFUSALS;
 
 /// Sub-buckets per power of two: quantiles are right to 1/16.
 const SUB: usize = 16;
@@ -79,7 +80,7 @@ pub struct TierCounters {
     /// Pages held as a repeated word.
     pub same_pages: AtomicU64,
     /// Pages refused, in the order of `terrace_core::wire::REFUSALS`.
-    pub refused: [AtomicU64; 5],
+    pub refused: [AtomicU64; REFUSALS.len()],
 }
 
 /// Everything counted.

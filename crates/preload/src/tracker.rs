@@ -14,6 +14,7 @@ use crate::pager::moves::Sampling;
 use crate::region::{for_overlap, page_index, Region};
 use crate::runtime::Runtime;
 use crate::shared;
+use crate::standstill;
 use crate::sys::inherit::Inherited;
 use crate::sys::memory;
 use crate::sys::proc;
@@ -217,7 +218,9 @@ impl Tracker {
                 continue;
             }
             batch.push((r, cooled));
-            if batch.len() == SAMPLE_BATCH {
+            let is_full = batch.len() == SAMPLE_BATCH;
+            // (By a stop all are taken together, as many at a time as a stop takes.)
+            if is_full && self.rt.stopper.is_none() {
                 self.take(std::mem::take(&mut batch), want, window);
             }
         }
@@ -236,6 +239,9 @@ impl Tracker {
             Sampling::new(r, want, seed, cooled)
         };
         let mut left: Vec<Sampling> = batch.into_iter().rev().map(begin).collect();
+        if let Some(stopper) = &self.rt.stopper {
+            return standstill::take_samples(self.rt, stopper, left);
+        }
         self.rt.doorbell.call_in_parts(move |pager| {
             while let Some(sampling) = left.last_mut() {
                 if !pager.take_samples(sampling) {

@@ -131,6 +131,13 @@ fn missing_features_of_userfaultfd() {
     let mut fake = Fake::new("features");
     fake.0.facts.uffd.features = FEATURE_EVENT_FORK;
     fake.0.facts.uffd.event_fork_errno = Some(libc::EPERM);
+    fake.file("proc/sys/kernel/osrelease", "6.1.0-18-amd64");
+    assert!(fake.expect("UFFDIO_MOVE", State::Degraded, "threads are stopped").required);
+    fake.file("proc/sys/kernel/yama/ptrace_scope", "1\n");
+    fake.expect("UFFDIO_MOVE", State::Degraded, "threads are stopped");
+    fake.file("proc/sys/kernel/yama/ptrace_scope", "2\n");
+    fake.expect("UFFDIO_MOVE", State::Missing, "kernel.yama.ptrace_scope=1");
+    fake.file("proc/sys/kernel/osrelease", "5.15.0-100-generic");
     assert!(fake.expect("UFFDIO_MOVE", State::Missing, "Linux 6.8").required);
     fake.expect("fork events (CAP_SYS_PTRACE)", State::Degraded, "--ambient-caps +sys_ptrace");
     fake.expect("userfaultfd write protection", State::Missing, "5.7");

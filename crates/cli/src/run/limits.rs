@@ -162,6 +162,10 @@ pub(super) fn refusal(reason: &str) -> (&'static str, &'static str) {
             "could not be written to the tier's medium",
             "look at the kernel's log for the device, and at free space on the filesystem",
         ),
+        "not_stopped" => (
+            "were in use by threads that could not be stopped (kernels before 6.8 only)",
+            "a newer kernel; a debugger, a long vfork or a lack of CPU time are what is in the way",
+        ),
         _ => ("were not taken", "no advice is known for this reason"),
     }
 }

@@ -84,7 +84,7 @@ fn every_message_survives_the_wire() {
             RegionReport { region: 2 << 21, tier: 3, ..Default::default() },
         ],
         tiers: vec![TierReport {
-            refused: [1, 2, 3, 4, 5],
+            refused: [1, 2, 3, 4, 5, 6],
             estimated_encode_ns: 7,
             estimated_encoded_milli: 330,
             fault_ns_total: 1 << 40,

@@ -14,6 +14,7 @@ impl Pager {
     /// Handles one message that is not a fault.
     pub(super) fn change(&mut self, event: Event) {
         match event {
+            Event::Remove { start, end } if self.is_own_removal(start, end) => {}
             Event::Remove { start, end } => self.removed(start, end),
             Event::Unmap { start, end } => {
                 for (start, end) in self.unmapped_parts(start, end) {

@@ -33,6 +33,7 @@ mod heirs;
 mod loads;
 pub mod moves;
 mod order;
+pub mod takes;
 
 use crate::forks;
 use crate::region::{page_index, Region};
@@ -79,6 +80,8 @@ pub struct Pager {
     coverage: proc::Coverage,
     /// A mapping that is not registered may be kept from children because of us (`heirs.rs`).
     has_strayed: bool,
+    /// Pages are about to be taken (`takes.rs`).
+    attends: bool,
     /// A call waits for its next part (`doorbell.rs`), and how often faults went first.
     is_called: bool,
     faults_first: u8,
@@ -119,6 +122,7 @@ impl Pager {
             registering: None,
             coverage: proc::Coverage::open(),
             has_strayed: false,
+            attends: false,
             is_called: false,
             faults_first: 0,
             woke_ns: 0,
@@ -141,6 +145,10 @@ impl Pager {
                 self.handle(event);
             }
             self.forget_arrivals();
+            if self.attends && !self.is_called {
+                self.attend();
+                continue;
+            }
             if self.is_called {
                 self.work();
             } else if !self.arrivals.is_empty() {
@@ -299,7 +307,11 @@ impl Pager {
         };
         let (dst, src) = (region.address(i), self.rt.slot_address(region, i, w));
         let mut emptied = true;
-        let moved = match self.uffd.move_page(dst, src, true) {
+        let moved = match self.uffd.can_move() {
+            true => self.uffd.move_page(dst, src, true),
+            false => Err(Failure::NotMapped),
+        };
+        let moved = match moved {
             // The mapping's protection changed since; a copy does not mind.
             Err(Failure::NotMapped | Failure::Busy) => {
                 emptied = false;

@@ -25,11 +25,11 @@ const PAGEMAP_TRIES: usize = 1000;
 /// Pages of a region on their way out, in parts.
 #[derive(Debug)]
 pub struct Going {
-    region: &'static Region,
+    pub(super) region: &'static Region,
     /// What is left of them.
-    pages: Range<usize>,
-    slot: u64,
-    tier: TierId,
+    pub(super) pages: Range<usize>,
+    pub(super) slot: u64,
+    pub(super) tier: TierId,
     cooling: u8,
     staged: usize,
     busy: usize,
@@ -46,6 +46,24 @@ impl Going {
         cooling: u8,
     ) -> Going {
         Going { region, pages, slot, tier, cooling, staged: 0, busy: 0, changing: 0 }
+    }
+
+    /// The region they are of.
+    pub fn region(&self) -> &'static Region {
+        self.region
+    }
+
+    /// The addresses that are left, first and one past the last.
+    pub fn range(&self) -> (u64, u64) {
+        (self.region.address(self.pages.start), self.region.address(self.pages.end))
+    }
+
+    /// The pages that are left and can go.
+    pub fn movable(&self, stamp: u8) -> impl Iterator<Item = usize> + '_ {
+        self.pages.clone().filter(move |&i| {
+            let w = self.region.word(i);
+            self.region.is_registered(i) && w.movable(self.tier, stamp, self.cooling, RETRY_WINDOWS)
+        })
     }
 }
 
@@ -72,6 +90,43 @@ impl Sampling {
     /// The region they are of.
     pub fn region(&self) -> &'static Region {
         self.region
+    }
+
+    /// How many are still to be taken.
+    pub fn wanted(&self) -> usize {
+        self.want - self.taken
+    }
+
+    /// Notes that so many were taken.
+    pub fn took(&mut self, pages: usize) {
+        self.taken += pages;
+    }
+
+    /// The next page to take, by chance, with its word; `None` if there were tries enough.
+    pub(super) fn next(&mut self, stamp: u8, cooling: u8) -> Option<(usize, PageWord)> {
+        let region = self.region;
+        let tier = TierId(region.tier.load(Ordering::Relaxed));
+        // A few more tries than samples: some pages are holes or not at home, and a small mapping
+        // is not in all of its region.
+        let tries = self.tries.get_or_insert_with(|| {
+            let tries = if tier == TierId::DRAM { self.want * 3 } else { self.want * 16 };
+            tries * (REGION_PAGES / region.registered_total().max(1))
+        });
+        while *tries > 0 {
+            *tries -= 1;
+            let at = self.at.wrapping_mul(6_364_136_223_846_793_005);
+            self.at = at.wrapping_add(1_442_695_040_888_963_407);
+            let i = (self.at >> 33) as usize % REGION_PAGES;
+            let w = region.word(i);
+            if w.state() != PageState::Home || w.zap_pending() || !region.is_registered(i) {
+                continue;
+            }
+            if self.cooled && w.movable(tier, stamp, cooling, RETRY_WINDOWS) {
+                continue;
+            }
+            return Some((i, w));
+        }
+        None
     }
 }
 
@@ -326,7 +381,7 @@ impl Pager {
         )
     }
 
-    fn refuse(&self, tier: TierId, why: Refused) {
+    pub(super) fn refuse(&self, tier: TierId, why: Refused) {
         let refused = &self.rt.stats.tiers[tier.index()].refused;
         refused[why as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -345,38 +400,14 @@ impl Pager {
     /// Takes samples. Whether that was all of them.
     pub fn take_samples(&mut self, sampling: &mut Sampling) -> bool {
         let part = Part::begin();
-        let (region, want) = (sampling.region, sampling.want);
-        let stamp = self.rt.window_stamp();
-        let cooling = self.rt.stores.config.cooling_windows;
-        let tier = TierId(region.tier.load(Ordering::Relaxed));
-        // A few more tries than samples: some pages are holes or not at home, and a small mapping
-        // is not in all of its region.
-        let tries = *sampling.tries.get_or_insert_with(|| {
-            let tries = if tier == TierId::DRAM { want * 3 } else { want * 16 };
-            tries * (REGION_PAGES / region.registered_total().max(1))
-        });
-        for left in (0..tries).rev() {
-            if sampling.taken == want || self.rt.is_paused() {
-                break;
-            }
+        let (stamp, cooling) = (self.rt.window_stamp(), self.rt.stores.config.cooling_windows);
+        while sampling.wanted() > 0 && !self.rt.is_paused() {
             if part.is_over() {
-                sampling.tries = Some(left + 1);
                 return false;
             }
-            sampling.at = sampling
-                .at
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let i = (sampling.at >> 33) as usize % REGION_PAGES;
-            let w = region.word(i);
-            if w.state() != PageState::Home || w.zap_pending() || !region.is_registered(i) {
-                continue;
-            }
-            if sampling.cooled && w.movable(tier, stamp, cooling, RETRY_WINDOWS) {
-                continue;
-            }
-            match self.take_sample(region, i, w) {
-                Some(is_taken) => sampling.taken += usize::from(is_taken),
+            let Some((i, w)) = sampling.next(stamp, cooling) else { break };
+            match self.take_sample(sampling.region, i, w) {
+                Some(is_taken) => sampling.took(usize::from(is_taken)),
                 None => break,
             }
         }

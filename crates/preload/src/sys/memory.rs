@@ -222,6 +222,14 @@ pub fn ready_for_writing(start: u64, end: u64) {
     }
 }
 
+/// Has the kernel divide the huge pages of the application in which `[start, end)` lies, less than
+/// one of them. A hint: nothing else changes, whatever is mapped there by now.
+pub fn split_huge(start: u64, end: u64) {
+    let len = (end - start).min(REGION_BYTES - PAGE_BYTES as u64);
+    // SAFETY: advice that changes no byte of any mapping.
+    unsafe { libc::madvise(start as *mut libc::c_void, len as usize, libc::MADV_COLD) };
+}
+
 /// Writes one byte of a carved page: how a mover rings the pager's doorbell.
 pub fn touch_for_write(address: u64) {
     assert!(is_carved(address, address + 1), "touch outside of own memory");

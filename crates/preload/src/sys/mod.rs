@@ -18,6 +18,7 @@ pub mod remap;
 pub mod rseq;
 pub mod slot;
 pub mod socket;
+pub mod stop;
 pub mod sync;
 pub mod thread;
 pub mod uffd;

@@ -220,6 +220,10 @@ struct PageRegion {
 const IOC_PAGEMAP_SCAN: u64 = (3 << 30) | (96 << 16) | ((b'f' as u64) << 8) | 16;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
+/// Without it a mapping this large, and so many times what the process has resident, is not looked
+/// at: 4 GiB of address space take 20 ms.
+const SPARSE_BYTES_MIN: u64 = 4 << 30;
+const SPARSE_TIMES: u64 = 8;
 /// Runs of pages taken in one system call.
 const SCAN_RUNS: usize = 256;
 
@@ -288,6 +292,10 @@ impl Pagemap {
             // SAFETY: the argument has the size it says, and the kernel writes at most SCAN_RUNS
             // entries to the vector.
             let n = unsafe { libc::ioctl(self.0, IOC_PAGEMAP_SCAN as _, arg.as_mut_ptr()) };
+            // SAFETY: errno of the calling thread.
+            if n < 0 && at == start && unsafe { *libc::__errno_location() } == libc::ENOTTY {
+                return self.scan_entries(start, end, visit);
+            }
             let Ok(n) = usize::try_from(n) else { return };
             for r in &runs[..n.min(SCAN_RUNS)] {
                 visit(r.start, r.end);
@@ -297,6 +305,37 @@ impl Pagemap {
                 return;
             }
             at = arg[4];
+        }
+    }
+}
+
+impl Pagemap {
+    /// As [`Pagemap::scan`], entry by entry, for kernels before 6.7. The entries of what has no
+    /// page tables are read as well, so a mapping much larger than all that is resident is passed
+    /// over.
+    fn scan_entries(&self, start: u64, end: u64, mut visit: impl FnMut(u64, u64)) {
+        const PAGES: u64 = 512;
+        if end - start > SPARSE_BYTES_MIN && end - start > SPARSE_TIMES * rss_bytes().0 {
+            return;
+        }
+        let mut run: Option<(u64, u64)> = None;
+        for at in (start..end).step_by((PAGES * 4096) as usize) {
+            let Some(there) = self.present(at) else { return };
+            for i in (0..PAGES).filter(|i| there[*i as usize / 64] >> (i % 64) & 1 == 1) {
+                let page = at + i * 4096;
+                match &mut run {
+                    _ if page >= end => {}
+                    Some((_, stop)) if *stop == page => *stop = page + 4096,
+                    run => {
+                        if let Some((a, b)) = run.replace((page, page + 4096)) {
+                            visit(a, b);
+                        }
+                    }
+                }
+            }
+        }
+        if let Some((a, b)) = run {
+            visit(a, b);
         }
     }
 }
@@ -430,6 +469,18 @@ pub fn raise_fd(fd: RawFd) -> Option<RawFd> {
         }
     }
     None
+}
+
+/// Whether a process may trace only what descends from it, and what allows it (Yama).
+pub fn is_tracing_restricted() -> bool {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    scope.is_ok_and(|scope| scope.trim() == "1")
+}
+
+/// Allows process `pid` to trace this one, where [`is_tracing_restricted`]; nobody, if that is 0.
+pub fn allow_tracing_by(pid: i32) {
+    // SAFETY: prctl on this process, about no memory.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
 }
 
 /// Owns a descriptor made by [`raise_fd`] as a file.

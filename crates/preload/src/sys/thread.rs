@@ -71,6 +71,15 @@ fn begin() {
     }
 }
 
+/// What each of them does last.
+fn end() {
+    let tid = gettid();
+    for place in &OWN_TIDS {
+        let _ = place.compare_exchange(tid, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    recount();
+}
+
 /// In a forked child: they are its parent's. Their stacks are ordinary memory now.
 pub fn forget(_only: &OnlyThread) {
     STACKS.iter().for_each(|s| s.store(0, Ordering::Relaxed));
@@ -82,7 +91,7 @@ extern "C" fn trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     let f = unsafe { Box::from_raw(arg.cast::<Box<dyn FnOnce() + Send>>()) };
     begin();
     f();
-    recount();
+    end();
     std::ptr::null_mut()
 }
 
@@ -91,7 +100,7 @@ extern "C" fn plain_trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     let f = unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(arg) };
     begin();
     f();
-    recount();
+    end();
     std::ptr::null_mut()
 }
 
@@ -189,8 +198,23 @@ pub fn gettid() -> u32 {
 
 /// Whether the calling thread is one of the runtime's.
 pub fn is_own() -> bool {
-    let tid = gettid();
+    is_own_tid(gettid())
+}
+
+/// Whether the thread of this kernel id is.
+pub fn is_own_tid(tid: u32) -> bool {
     OWN_TIDS.iter().any(|t| t.load(Ordering::Relaxed) == tid)
+}
+
+/// How many of them there are.
+pub fn own_count() -> usize {
+    OWN_TIDS.iter().filter(|t| t.load(Ordering::Relaxed) != 0).count()
+}
+
+/// Counts the calling thread, a test's, among them.
+#[cfg(test)]
+pub fn adopt() {
+    begin();
 }
 
 /// Calls `visit` with the head of the list of robust mutexes of each thread of the process, which
@@ -251,7 +275,7 @@ pub fn is_alive(tid: u32) -> bool {
 
 /// Whether the program has more than one thread, ours aside.
 pub fn is_threaded() -> bool {
-    let ours = OWN_TIDS.iter().filter(|t| t.load(Ordering::Relaxed) != 0).count();
+    let ours = own_count();
     // Not by listing a directory, for which libc would call the application's `malloc`.
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let all = text.lines().find_map(|l| l.strip_prefix("Threads:")?.trim().parse::<usize>().ok());
@@ -331,6 +355,17 @@ impl Cpus {
             libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set);
         }
     }
+}
+
+/// CPUs that the process may run on; asked once.
+pub fn cpus() -> usize {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        // SAFETY: the set is plain data.
+        let count = Cpus::of_this_thread().map_or(1, |cpus| unsafe { libc::CPU_COUNT(&cpus.0) });
+        COUNT.store(count.max(1) as u32, Ordering::Relaxed);
+    }
+    COUNT.load(Ordering::Relaxed) as usize
 }
 
 impl std::fmt::Debug for Cpus {

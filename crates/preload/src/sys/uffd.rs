@@ -203,6 +203,11 @@ impl Uffd {
         }
     }
 
+    /// Whether pages can be moved (`UFFDIO_MOVE`).
+    pub fn can_move(&self) -> bool {
+        self.features & feature::MOVE != 0
+    }
+
     /// The descriptor's number, to protect it from the application.
     pub fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
@@ -509,6 +514,11 @@ impl EventBuffer {
         };
         let takes = |e: &Event| pages.iter().any(|&page| e.takes_from(page));
         self.waiting().filter(|e| takes(e) && !follows(e)).collect()
+    }
+
+    /// Takes out the first message that is of a kind, leaving the rest in order.
+    pub fn take_where(&mut self, is_it: impl Fn(&Event) -> bool) -> Option<Event> {
+        self.take_first(is_it)
     }
 
     /// Takes out an event that waits, leaving the rest in order.

@@ -69,6 +69,8 @@ struct Frame {
     bytes: Box<Page>,
     maps: u32,
     pins: u32,
+    /// Not wanted any more (`MADV_FREE`), unless it is written.
+    is_given_up: bool,
 }
 
 /// What a page would hold without Terrace.
@@ -154,6 +156,10 @@ struct Kernel {
     unborn: Vec<usize>,
     /// madvise(2) stops between its event and its work: for scripted tests.
     is_drop_held: bool,
+    /// `UFFDIO_MOVE` is there.
+    has_move: bool,
+    /// See `taking`.
+    was_left_early: bool,
 }
 
 /// Frame 0 is the zero page.
@@ -178,13 +184,14 @@ fn with<R>(f: impl FnOnce(&mut Kernel) -> R) -> R {
 }
 
 /// A new machine with one process.
-pub fn begin(forks_allowed: bool) {
+pub fn begin(forks_allowed: bool, has_move: bool) {
     close_all();
     with(|k| {
         *k = Kernel {
             spaces: vec![Space { is_alive: true, ..Space::default() }],
-            frames: vec![Frame { bytes: Box::new(ZEROS), maps: 0, pins: 0 }],
+            frames: vec![Frame { bytes: Box::new(ZEROS), maps: 0, pins: 0, is_given_up: false }],
             forks_allowed,
+            has_move,
             next_carve: OWN_BASE,
             next_copied: COPIED_BASE,
             ..Kernel::default()
@@ -263,11 +270,16 @@ impl Kernel {
             Some(n) => {
                 let f = &mut self.frames[n];
                 f.bytes.copy_from_slice(bytes);
-                (f.maps, f.pins) = (1, 0);
+                (f.maps, f.pins, f.is_given_up) = (1, 0, false);
                 n
             }
             None => {
-                self.frames.push(Frame { bytes: Box::new(*bytes), maps: 1, pins: 0 });
+                self.frames.push(Frame {
+                    bytes: Box::new(*bytes),
+                    maps: 1,
+                    pins: 0,
+                    is_given_up: false,
+                });
                 self.frames.len() - 1
             }
         }
@@ -411,6 +423,7 @@ fn reach(
                 return Ok(Some((c, id)));
             }
             let frame = k.make_accessible(space, page, pte, write);
+            k.frames[frame].is_given_up &= !write;
             if let Some(then) = then.take() {
                 then(k, frame);
             }
@@ -602,10 +615,15 @@ impl Context {
 }
 
 mod calls;
+mod taking;
 mod uffd;
 pub use calls::{
     dontneed, exit, fork, mmap, mmap_over, mprotect, mremap, munmap, pin, resize, set_in_child,
     Leave, Pin,
+};
+pub use taking::{
+    disturb, give_up, hold, is_present, is_takeable, leave_early, none_is_given_up, read_out,
+    reclaim, was_left_early, Held,
 };
 pub use uffd::{
     control, duplicate, has_message, inherit, open_uffd, read_messages, reap, set_nonblocking,

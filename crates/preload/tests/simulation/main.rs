@@ -51,6 +51,8 @@ mod shared;
 mod shrinkage;
 #[path = "../../src/staging.rs"]
 mod staging;
+#[path = "../../src/standstill.rs"]
+mod standstill;
 #[path = "../../src/stats.rs"]
 mod stats;
 #[path = "../../src/stores.rs"]

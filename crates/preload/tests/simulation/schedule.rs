@@ -77,6 +77,10 @@ struct Thread {
     state: State,
     fiber: Option<Fiber>,
     yielder: *const Yielder<(), ()>,
+    /// Of the application: it can be stopped, outside of system calls.
+    is_app: bool,
+    /// System calls it is in that end before it can be stopped.
+    calls: u32,
     /// Not chosen before this step, if somebody else can go on: a thread without a processor.
     held_until: u64,
 }
@@ -102,6 +106,8 @@ struct Schedule {
     now_ns: u64,
     failure: Option<String>,
     verbose: bool,
+    /// The application stands still, or is about to.
+    is_stopped: bool,
 }
 
 const NOBODY: usize = usize::MAX;
@@ -117,6 +123,7 @@ thread_local! {
         now_ns: 0,
         failure: None,
         verbose: false,
+        is_stopped: false,
     }) };
     static CURRENT: Cell<usize> = const { Cell::new(NOBODY) };
     static LOADS_LEFT: Cell<u64> = const { Cell::new(0) };
@@ -136,6 +143,7 @@ pub fn begin(seed: u64, style: Style, verbose: bool) {
         s.now_ns = 1_000_000_000;
         s.failure = None;
         s.verbose = verbose;
+        s.is_stopped = false;
     });
     LOADS_LEFT.set(1);
 }
@@ -170,6 +178,8 @@ pub fn spawn(name: &'static str, is_daemon: bool, f: impl FnOnce() + 'static) ->
             state: State::Ready,
             fiber: Some(fiber),
             yielder: std::ptr::null(),
+            is_app: name.starts_with("app-"),
+            calls: 0,
             held_until: 0,
         });
         s.threads.len() - 1
@@ -349,6 +359,42 @@ pub fn hold(name: &str, on: bool) {
     });
 }
 
+/// Stops the application's threads, each at the next place outside of system calls where it gives
+/// up its turn, or lets them go on.
+pub fn stop_app(on: bool) {
+    with(|s| s.is_stopped = on);
+}
+
+/// Whether no thread of the application is in a system call. Asked by another thread, so that none
+/// of them runs.
+pub fn app_stands_still() -> bool {
+    with(|s| s.threads.iter().all(|t| !t.is_app || t.calls == 0 || t.state == State::Done))
+}
+
+/// A system call that ends before its thread can be stopped, from here on to the end of the value.
+pub struct Inside(usize);
+
+/// Notes that the thread that runs is in such a call.
+pub fn enter_call() -> Inside {
+    let me = CURRENT.get();
+    if me != NOBODY {
+        with(|s| s.threads[me].calls += 1);
+    }
+    Inside(me)
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if self.0 != NOBODY && !std::thread::panicking() {
+            with(|s| {
+                if let Some(t) = s.threads.get_mut(self.0) {
+                    t.calls -= 1;
+                }
+            });
+        }
+    }
+}
+
 /// Why [`run`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
@@ -408,7 +454,8 @@ fn pick(s: &mut Schedule, ready: &mut Vec<usize>) -> Option<usize> {
         ready.clear();
         let mut earliest: Option<u64> = None;
         for (n, t) in s.threads.iter_mut().enumerate() {
-            if !may_be_held && t.held_until > s.step || t.held_until == u64::MAX {
+            let is_stopped = s.is_stopped && t.is_app && t.calls == 0;
+            if !may_be_held && t.held_until > s.step || t.held_until == u64::MAX || is_stopped {
                 continue;
             }
             match t.state {
@@ -424,7 +471,9 @@ fn pick(s: &mut Schedule, ready: &mut Vec<usize>) -> Option<usize> {
         if let (true, Some(until)) = (ready.is_empty(), earliest) {
             s.now_ns = until;
             for (n, t) in s.threads.iter_mut().enumerate() {
-                if t.state == State::Asleep(until) && t.held_until != u64::MAX {
+                let is_stopped = s.is_stopped && t.is_app && t.calls == 0;
+                let is_held = t.held_until == u64::MAX || is_stopped;
+                if t.state == State::Asleep(until) && !is_held {
                     t.state = State::Ready;
                     ready.push(n);
                 }

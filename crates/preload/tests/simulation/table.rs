@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 use crate::schedule::{self, Stop, Style};
 use crate::sys::{memory, thread};
 use crate::world::{Setting, World};
-use crate::{app, forks};
+use crate::{app, forks, standstill};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -122,19 +122,23 @@ const SLOW: TierId = TierId(2);
 
 /// Goes through the table.
 pub fn check() -> Result<(), String> {
-    for (event, outcomes) in TABLE {
-        for (before, wanted) in ROWS.into_iter().zip(outcomes) {
-            one(before, event, wanted).map_err(|why| format!("{before:?} x {event:?}: {why}"))?;
+    for has_move in [true, false] {
+        for (event, outcomes) in TABLE {
+            for (before, wanted) in ROWS.into_iter().zip(outcomes) {
+                one(before, event, wanted, has_move)
+                    .map_err(|why| format!("{before:?} x {event:?}, move: {has_move}: {why}"))?;
+            }
         }
     }
     Ok(())
 }
 
-fn one(before: Before, event: Event, wanted: Kind) -> Result<(), String> {
+fn one(before: Before, event: Event, wanted: Kind, has_move: bool) -> Result<(), String> {
     let mut setting = Setting::of(1);
     setting.style = Style { call: 1, swap: 0, load: 0, hold: 0 };
     setting.forks_announced = true;
     setting.is_threaded = true;
+    setting.has_move = has_move;
     setting.config.move_threads = 1;
     setting.config.cooling_windows = 0;
     setting.config.move_mib_s = 0;
@@ -153,7 +157,7 @@ fn one(before: Before, event: Event, wanted: Kind) -> Result<(), String> {
     let failure = schedule::failure();
     let waiting = schedule::waiting();
     world.end();
-    kernel::begin(false);
+    kernel::begin(false, true);
     match (stop, failure) {
         (_, Some(why)) => Err(why),
         (Stop::Finished, None) => result.borrow().clone(),
@@ -380,8 +384,17 @@ impl Script {
             region.slot.store(slot, Ordering::Release);
         }
         let slot = region.slot.load(Ordering::Acquire);
-        let mut going = Going::new(region, I..I + 1, slot, FAST, 0);
-        rt.doorbell.call_in_parts(move |pager| pager.move_out(&mut going));
+        // A stop may be refused for a while.
+        for _ in 0..20 {
+            let mut going = Going::new(region, I..I + 1, slot, FAST, 0);
+            match &rt.stopper {
+                None => rt.doorbell.call_in_parts(move |pager| pager.move_out(&mut going)),
+                Some(stopper) => standstill::move_out(rt, stopper, going, FAST),
+            };
+            if rt.stopper.is_none() || self.kind() != Home {
+                break;
+            }
+        }
     }
 
     fn sample(&self) {
@@ -391,6 +404,10 @@ impl Script {
                 break;
             }
             let mut sampling = Sampling::new(region, 255, seed, false);
+            if let Some(stopper) = &self.rt.stopper {
+                standstill::take_samples(self.rt, stopper, vec![sampling]);
+                continue;
+            }
             let take = move |pager: &mut Pager| pager.take_samples(&mut sampling);
             self.rt.doorbell.call_in_parts(call_until(take));
         }

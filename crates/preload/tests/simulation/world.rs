@@ -12,6 +12,7 @@ use crate::samples::SampleSlots;
 use crate::schedule::{self, Random, Stop, Style};
 use crate::stats::Stats;
 use crate::stores::Stores;
+use crate::sys::stop::Stopper;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{inherit, memory, proc, thread};
 use crate::{agent, checks, forks, options};
@@ -35,6 +36,8 @@ pub struct Setting {
     pub is_threaded: bool,
     /// What comes home leaves a copy.
     pub keeps_copies: bool,
+    /// The kernel has `UFFDIO_MOVE`.
+    pub has_move: bool,
     /// All that goes down goes to the first tier.
     pub has_one_tier: bool,
     pub app_threads: usize,
@@ -47,6 +50,7 @@ impl Setting {
     pub fn of(seed: u64) -> Setting {
         let mut r = Random::new(seed ^ 0x7e44_ace0);
         let (is_kept, mut of_copies) = (options::is_kept(seed), Random::new(seed ^ 0xc091_e500));
+        let mut of_kernels = Random::new(seed ^ 0x0510_0600);
         let style = Style {
             call: r.pick(&[1, 1, 2, 4]),
             swap: r.pick(&[1, 2, 8]),
@@ -100,6 +104,7 @@ impl Setting {
             app_steps: r.pick(&[15, 30, 60]),
             // Kept seeds go on to mean what they did.
             keeps_copies: !is_kept && !of_copies.once_in(3),
+            has_move: is_kept || !of_kernels.once_in(3),
             has_one_tier: !is_kept && of_copies.once_in(2),
             verbose: false,
         }
@@ -116,13 +121,13 @@ impl World {
     /// Builds it; its threads are started, and run with `schedule::run`.
     pub fn build(setting: &Setting) -> World {
         schedule::begin(setting.seed, setting.style, setting.verbose);
-        kernel::begin(setting.forks_announced);
+        kernel::begin(setting.forks_announced, setting.has_move);
         let base = feature::PAGEFAULT_FLAG_WP
             | feature::EVENT_REMAP
             | feature::EVENT_REMOVE
             | feature::EVENT_UNMAP
             | feature::THREAD_ID
-            | feature::MOVE;
+            | if setting.has_move { feature::MOVE } else { 0 };
         let uffd = Uffd::open(base | feature::EVENT_FORK).or_else(|_| Uffd::open(base));
         let uffd: &'static Uffd = Box::leak(Box::new(uffd.expect("the fake kernel has it")));
         let stores = Stores::build(setting.config.clone(), 1 << 20).expect("tiers");
@@ -134,6 +139,7 @@ impl World {
             stores,
             stats: Stats::default(),
             unreadable: memory::carve_unreadable(REGION_BYTES).expect("memory"),
+            stopper: (!setting.has_move).then(|| Stopper::new().expect("a stopper")),
             pagemap: proc::Pagemap::open().expect("pagemap"),
             smaps: inherit::Smaps::open().expect("smaps"),
             doorbell: Doorbell::new(uffd).expect("a doorbell"),
@@ -199,6 +205,6 @@ pub fn run(setting: &Setting) -> Result<u64, String> {
         Err(_) => Err("panic".to_string()),
     };
     world.end();
-    kernel::begin(false);
+    kernel::begin(false, true);
     result
 }

@@ -45,6 +45,22 @@ fn announce(ctx: usize, code: u8, arg: [u64; 3]) {
     with(|k| k.contexts[ctx].changing -= 1);
 }
 
+/// Tells whoever wants to know that the content of a range is about to be dropped, mapping by
+/// mapping.
+pub(super) fn announce_removal(space: usize, start: u64, end: u64) {
+    let parts = with(|k| {
+        let vmas = k.spaces[space].vmas.range(..end).filter(|(_, v)| v.end > start);
+        let parts = vmas.filter_map(|(&s, v)| Some((v.ctx?.0, s.max(start), v.end.min(end))));
+        parts.collect::<Vec<_>>()
+    });
+    for (c, a, b) in parts {
+        if with(|k| k.contexts[c].features & EVENT_REMOVE != 0) {
+            with(|k| begin_change(k, &[c]));
+            announce(c, 0x15, [a, b, 0]);
+        }
+    }
+}
+
 /// From here to [`reshaped`] a range of the main process is being unmapped or moved.
 fn reshaping(k: &mut Kernel, space: usize, start: u64, len: u64) -> u64 {
     let id = k.id();
@@ -77,6 +93,7 @@ pub fn mmap(space: usize, start: u64, len: u64) {
 /// Maps fresh memory in place of what is there.
 pub fn mmap_over(space: usize, start: u64, len: u64) {
     schedule::call_point();
+    let _inside = schedule::enter_call();
     schedule::trace(|| format!("mmap over {start:#x} +{}", len / PAGE));
     let (id, contexts) = with(|k| {
         let id = reshaping(k, space, start, len);
@@ -108,6 +125,7 @@ impl Kernel {
 /// munmap(2).
 pub fn munmap(space: usize, start: u64, len: u64) {
     schedule::call_point();
+    let _inside = schedule::enter_call();
     schedule::trace(|| format!("munmap {start:#x} +{}", len / PAGE));
     let (id, contexts) = with(|k| (reshaping(k, space, start, len), k.unmap(space, start, len)));
     for c in contexts {
@@ -156,6 +174,7 @@ pub fn set_in_child(start: u64, len: u64, in_child: bool) -> bool {
 /// and goes on with the next as with any other, with another event if that is registered.
 pub fn dontneed(space: usize, start: u64, len: u64) {
     schedule::call_point();
+    let _inside = schedule::enter_call();
     schedule::trace(|| format!("dontneed {start:#x} +{}", len / PAGE));
     let end = start + len;
     let mut at = start;
@@ -270,6 +289,7 @@ pub enum Leave {
 /// mremap(2) of one mapping to another address, over what is there, with a new length.
 pub fn mremap(space: usize, from: u64, len: u64, to: u64, new_len: u64, leave: Leave) -> bool {
     schedule::call_point();
+    let _inside = schedule::enter_call();
     schedule::trace(|| {
         format!("mremap {from:#x} +{} to {to:#x} +{} {leave:?}", len / PAGE, new_len / PAGE)
     });
@@ -340,6 +360,7 @@ pub fn resize(space: usize, start: u64, len: u64, new_len: u64) -> bool {
 /// fork(2): the child's address space. The event is waited for before the child runs.
 pub fn fork(space: usize) -> usize {
     schedule::call_point();
+    let _inside = schedule::enter_call();
     let (child, announced) = with(|k| {
         let child = k.spaces.len();
         let mut new = Space { is_alive: true, ..Space::default() };
@@ -445,6 +466,7 @@ impl Pin {
         schedule::call_point();
         with(|k| {
             k.frames[self.frame].bytes[at..at + 8].copy_from_slice(&bytes);
+            k.frames[self.frame].is_given_up = false;
             let s = &mut k.spaces[self.space];
             let page = s.ptes.iter().find(|(_, p)| p.frame == self.frame).map(|(&p, _)| p);
             if let Some(shadow) = page.map(|p| s.shadow.entry(p).or_default()) {

@@ -342,6 +342,9 @@ fn fail(errno: i32) -> i32 {
     -1
 }
 
+/// `UFFD_FEATURE_MOVE`.
+const FEATURE_MOVE: u64 = 1 << 16;
+
 /// ioctl(2) on a userfaultfd.
 pub fn control(fd: i32, request: u64, arg: &dyn Argument) -> i32 {
     schedule::call_point();
@@ -356,6 +359,9 @@ pub fn control(fd: i32, request: u64, arg: &dyn Argument) -> i32 {
                 if arg[1] & EVENT_FORK != 0 && !k.forks_allowed {
                     return Err(real::EPERM);
                 }
+                if arg[1] & FEATURE_MOVE != 0 && !k.has_move {
+                    return Err(real::EINVAL);
+                }
                 k.contexts[c].features = arg[1];
                 Ok(())
             }
@@ -367,7 +373,7 @@ pub fn control(fd: i32, request: u64, arg: &dyn Argument) -> i32 {
             }
             0x03 => k.copy(c, arg),
             0x04 => k.zeropage(c, arg),
-            0x05 => k.move_pages(c, arg),
+            0x05 if k.has_move => k.move_pages(c, arg),
             0x06 => k.write_protect(c, arg),
             _ => Err(real::EINVAL),
         }

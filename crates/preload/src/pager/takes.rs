@@ -1,0 +1,182 @@
+//! The pager's part in taking pages out without `UFFDIO_MOVE` (`standstill.rs`): it marks pages
+//! while the program stands still, and looks afterwards which of them are gone from home.
+//!
+//! A page that is marked is in two places for a while. Nobody minds: as long as it is at home
+//! nothing faults on it, and when it is not, its bytes are in its slot.
+
+use super::moves::{Going, Sampling};
+use super::Pager;
+use crate::mover::Refused;
+use crate::region::{page_index, Region, RegionTable};
+use crate::sys::stop::Pair;
+use crate::sys::thread;
+use crate::sys::uffd::Event;
+use std::sync::atomic::Ordering;
+use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
+use terrace_core::tier::TierId;
+
+/// Looks for a message while pages are being taken, before the pager sleeps until there is one, and
+/// for how long it sleeps at most.
+const ATTEND_LOOKS: u32 = 100;
+const ATTEND_US: u64 = 500;
+
+/// A page that is marked as out of its place, and may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Marked {
+    region: &'static Region,
+    i: usize,
+    before: PageWord,
+    /// `Staged` or `Sampled`.
+    after: PageWord,
+    slot: u64,
+}
+
+impl Marked {
+    /// What is to be taken, and to where.
+    pub fn pair(&self) -> Pair {
+        Pair { home: self.region.address(self.i), slot: self.slot }
+    }
+
+    /// The region it is of.
+    pub fn region(&self) -> &'static Region {
+        self.region
+    }
+}
+
+impl Pager {
+    /// Marks the movable pages that are left of `going` and can be taken, as many as `marked` has
+    /// room for.
+    pub fn mark_out(&mut self, going: &mut Going, marked: &mut Vec<Marked>) {
+        let region = going.region;
+        let Some(alone) = self.rt.pagemap.mapped_once(region.base) else { return };
+        let stamp = self.rt.window_stamp();
+        loop {
+            let Some(i) = going.movable(stamp).next() else {
+                going.pages.start = going.pages.end;
+                return;
+            };
+            if marked.len() == marked.capacity() || self.rt.is_paused() {
+                return;
+            }
+            going.pages.start = i + 1;
+            if alone[i / 64] >> (i % 64) & 1 == 0 {
+                continue;
+            }
+            let w = region.word(i);
+            self.children.owe_nothing(region.address(i));
+            // Another thread may have asked for the page to stay (`kept.rs`).
+            if let Some(staged) = w.stage(going.tier).filter(|&s| region.replace(i, w, s)) {
+                let slot = going.slot + (i * PAGE_BYTES) as u64;
+                marked.push(Marked { region, i, before: w, after: staged, slot });
+            }
+        }
+    }
+
+    /// Marks samples, as many as `marked` has room for.
+    pub fn mark_samples(&mut self, sampling: &mut Sampling, marked: &mut Vec<Marked>) {
+        let region = sampling.region();
+        let Some(alone) = self.rt.pagemap.mapped_once(region.base) else { return };
+        let (stamp, cooling) = (self.rt.window_stamp(), self.rt.stores.config.cooling_windows);
+        let first = marked.len();
+        let is_wanted = |n: usize, s: &Sampling| n - first < s.wanted();
+        while marked.len() < marked.capacity() && is_wanted(marked.len(), sampling) {
+            if self.rt.is_paused() {
+                return;
+            }
+            let Some((i, w)) = sampling.next(stamp, cooling) else { return };
+            if alone[i / 64] >> (i % 64) & 1 == 0 {
+                continue;
+            }
+            let Some(slot) = self.rt.samples.take() else { return };
+            self.children.owe_nothing(region.address(i));
+            match w.sample(slot).filter(|&sampled| region.replace(i, w, sampled)) {
+                Some(after) => {
+                    let slot = self.rt.samples.address(slot);
+                    marked.push(Marked { region, i, before: w, after, slot });
+                }
+                None => self.rt.samples.give_back(slot, true),
+            }
+        }
+    }
+
+    /// From the end of this call on, while pages are being taken, the pager does nothing that could
+    /// wait for a thread that stands still.
+    pub fn attend_to_taking(&mut self) {
+        self.attends = true;
+    }
+
+    /// While pages are being taken: takes note that they are given up, which the kernel announces
+    /// as it announces the program's own `madvise`, and brings home what goes too early. All else
+    /// waits. It might take a lock that a stopped thread has, and until the pager has read these
+    /// messages nobody goes on.
+    pub(super) fn attend(&mut self) {
+        self.attends = false;
+        let Some(stopper) = &self.rt.stopper else { return };
+        let mut fruitless = 0u32;
+        while stopper.is_taking() {
+            let n = if self.queue.has_room() { self.uffd.read_now(&mut self.queue) } else { 0 };
+            while let Some(own) = self.queue.take_where(
+                |e| matches!(*e, Event::Remove { start, end } if stopper.expects(start, end)),
+            ) {
+                self.change(own);
+            }
+            // The rest may be of threads that go on by now: changes of theirs come first.
+            if !stopper.is_taking() {
+                return;
+            }
+            while let Some(Event::Fault { address, write, .. }) =
+                self.queue.take_where(|e| is_fault_on_marked(&self.rt.table, e))
+            {
+                self.fault(address & !(PAGE_BYTES as u64 - 1), write);
+            }
+            fruitless = if n > 0 { 0 } else { fruitless + 1 };
+            if fruitless > ATTEND_LOOKS {
+                self.uffd.wait_for(ATTEND_US);
+            } else if n == 0 {
+                thread::give_way();
+            }
+        }
+    }
+
+    /// Whether the kernel's message that the content of a range is being dropped is about pages
+    /// that are being taken: notes it, if so.
+    pub(super) fn is_own_removal(&self, start: u64, end: u64) -> bool {
+        let stopper = self.rt.stopper.as_ref().filter(|s| s.expects(start, end));
+        stopper.inspect(|s| s.note_given_up(start, end)).is_some()
+    }
+
+    /// Looks which of the marked pages are gone, and calls `gone` with each. The others are at home
+    /// again; they count as refused by `tier`, unless that is DRAM.
+    pub fn settle(&mut self, marked: &[Marked], tier: TierId, mut gone: impl FnMut(&Marked)) {
+        let mut known: Option<(&Region, [u64; 8])> = None;
+        for m in marked {
+            let there = match known {
+                Some((region, there)) if std::ptr::eq(region, m.region) => there,
+                _ => self.present(m.region.base),
+            };
+            known = Some((m.region, there));
+            if there[m.i / 64] >> (m.i % 64) & 1 == 0 {
+                gone(m);
+                continue;
+            }
+            // Unless somebody has brought it home, or voided it, meanwhile.
+            if !m.region.replace(m.i, m.after, m.before) {
+                continue;
+            }
+            if m.after.state() == PageState::Sampled {
+                self.rt.samples.give_back(m.after.payload(), false);
+            }
+            m.region.is_shared.store(true, Ordering::Relaxed);
+            if tier != TierId::DRAM {
+                self.refuse(tier, Refused::PinnedOrShared);
+            }
+        }
+    }
+}
+
+/// Whether a message is a fault on a page that is in a slot or about to be.
+fn is_fault_on_marked(table: &RegionTable, event: &Event) -> bool {
+    let Event::Fault { address, wp: false, .. } = *event else { return false };
+    let word = table.get(address).map(|r| r.word(page_index(address)));
+    word.is_some_and(|w| matches!(w.state(), PageState::Staged | PageState::Sampled))
+}
