@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 TERRACE := $(or $(CARGO_TARGET_DIR),target)/release/terrace
 export TERRACE_BIN ?= $(abspath $(TERRACE))
 
-.PHONY: build demo test test-rust test-e2e sim soak-sim compat ci fmt fmt-check lint doc fuzz soak \
+.PHONY: build demo test test-rust test-e2e test-older-kernel sim soak-sim compat ci fmt fmt-check lint doc fuzz soak \
 	bench bench-paper bench-slowdown clean cargo duckdb
 
 build: cargo
@@ -33,6 +33,10 @@ test-rust: cargo
 test-e2e: build $(VENV)/ready duckdb
 	@tools/need-packages gcc:gcc redis-server:redis-server memcached:memcached
 	cd e2e && ../$(PYTHON) -m pytest -n $(or $(JOBS),3) --dist loadgroup $(ARGS)
+
+# The same with pages taken out as on kernels without UFFDIO_MOVE (docs/older-kernels.md).
+test-older-kernel: export TERRACE_MOVER := stop
+test-older-kernel: test-e2e
 
 # Real programs under torture (docs/compatibility.md). JSON=path, ONLY=name,..., QUICK=1, SEED=n,
 # JOBS=n. What is not installed is a skipped row.

@@ -4,7 +4,8 @@
 //! the application's memory, and the runtime's own memory is never registered with userfaultfd in
 //! missing mode, never moved and never unmapped.** The application's pages are only named by
 //! address and only touched by the kernel, through the ioctls in [`uffd`]; those can fill a hole
-//! or take a whole page out, atomically against the application's own accesses. What the runtime
+//! or take a whole page out, atomically against the application's own accesses. (Where there is no
+//! such ioctl [`stop`] takes it out, and argues for that itself.) What the runtime
 //! itself reads is a page after it was moved into the runtime's staging area, where nobody else
 //! can reach it.
 

@@ -47,10 +47,13 @@ const THREADS_MAX: usize = 4096;
 const STOPPING_NS_MAX: u64 = 20_000_000;
 const CHOOSING_NS_MAX: u64 = 20_000_000;
 const SETTLING_NS_MAX: u64 = 20_000_000;
-/// A stopper that is not done after this has met a fault that nobody serves.
-const WORKING_NS_MAX: u64 = 1_000_000_000;
+/// How often a stopper is looked after, and for how long in between, nanoseconds. Looks are
+/// counted, and not time, which may pass for the whole process at once (SIGSTOP).
+const LOOK_EVERY_NS: u64 = 1_000_000;
+/// A stopper that is not done after so many has met a fault that nobody serves.
+const WORKING_LOOKS: usize = 1000;
 /// The same where pages have been given up: the program is ended.
-const GIVEN_UP_NS_MAX: u64 = 30_000_000_000;
+const GIVEN_UP_LOOKS: usize = 30_000;
 /// After a stop that failed there is none for so long, twice as long each time.
 const REST_NS_MIN: u64 = 5_000_000;
 const REST_NS_MAX: u64 = 2_000_000_000;
@@ -294,8 +297,7 @@ impl Stopper {
             proc::allow_tracing_by(child.pid);
         }
         s.hand_over(phase::MADE, phase::STOPPING);
-        let limit_ns = STOPPING_NS_MAX + WORKING_NS_MAX;
-        let outcome = match child.await_change(phase::STOPPING, limit_ns) {
+        let outcome = match child.await_change(phase::STOPPING, WORKING_LOOKS) {
             Some(phase::STANDING) => {
                 let threads = s.threads.load(Ordering::Relaxed) as usize;
                 child.take(choose());
@@ -336,12 +338,12 @@ impl Child {
         if pairs.is_empty() || !s.hand_over(phase::STANDING, phase::TAKING) {
             return;
         }
-        self.await_change(phase::TAKING, WORKING_NS_MAX);
+        self.await_change(phase::TAKING, WORKING_LOOKS);
         // In a fault that nobody serves, or killed, before anything was given up.
         if s.hand_over(phase::TAKING, phase::OVER) {
             return;
         }
-        let is_stuck = self.await_change(phase::GIVEN_UP, GIVEN_UP_NS_MAX).is_none();
+        let is_stuck = self.await_change(phase::GIVEN_UP, GIVEN_UP_LOOKS).is_none();
         if is_stuck && s.phase.load(Ordering::Acquire) == phase::GIVEN_UP {
             proc::die(
                 "terrace: the process that held the program's threads was killed, or got stuck, \
@@ -352,20 +354,19 @@ impl Child {
 
     /// Waits until the phase is another one, and returns that; `None` if the stopper is gone before
     /// or it takes too long.
-    fn await_change(&self, from: u32, limit_ns: u64) -> Option<u32> {
-        let until = thread::now_ns() + limit_ns;
-        loop {
-            let now = self.shared.phase.load(Ordering::Acquire);
-            if now != from {
+    fn await_change(&self, from: u32, looks: usize) -> Option<u32> {
+        let other = || Some(self.shared.phase.load(Ordering::Acquire)).filter(|&now| now != from);
+        for _ in 0..looks {
+            if let Some(now) = other() {
                 return Some(now);
             }
-            wait_on(&self.shared.phase, from, 1_000_000);
-            if self.shared.phase.load(Ordering::Acquire) == from
-                && (thread::now_ns() > until || self.is_over())
-            {
-                return None;
+            wait_on(&self.shared.phase, from, LOOK_EVERY_NS);
+            // (What it did before it ended counts.)
+            if self.is_over() {
+                return other();
             }
         }
+        None
     }
 
     /// Whether it has ended, by itself or not. It stays to be reaped.

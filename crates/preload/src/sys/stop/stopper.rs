@@ -13,6 +13,8 @@ use crate::sys::thread;
 use std::sync::atomic::Ordering;
 use terrace_core::state::PAGE_BYTES;
 
+/// As the pager's.
+const NICE: i64 = -10;
 const PTRACE_DETACH: u64 = 17;
 const PTRACE_SEIZE: u64 = 0x4206;
 const PTRACE_INTERRUPT: u64 = 0x4207;
@@ -32,6 +34,9 @@ const PAGE: u64 = PAGE_BYTES as u64;
 pub extern "C" fn stopper(s: &'static Shared) -> ! {
     let kill = libc::SIGKILL as u64;
     raw::call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, kill, 0, 0, 0, 0]);
+    // Those who wait for us should wait for nobody else. Refused without the privilege.
+    let nice = [libc::PRIO_PROCESS as u64, 0, NICE as u64, 0, 0, 0];
+    raw::call(libc::SYS_setpriority, nice);
     // Whoever made us may be gone already, without that signal.
     if raw::call(libc::SYS_getppid, [0; 6]) == i64::from(s.pid) {
         // SAFETY: this is the stopper, and there is one.
