@@ -3,10 +3,11 @@
 //! At the start of a window some pages of each region, chosen at random, are moved to sample slots
 //! (`UFFDIO_MOVE`, 1-2 us each, no copy; before Linux 6.8 see `standstill.rs`). A page that
 //! somebody touches during the window faults, and the pager moves it back; the others are moved
-//! back when the window closes. The share that was come back for estimates the share of the region's pages that were touched - *distinct
-//! pages*, which is what predicts faults, and not accesses. It needs no privilege beyond
-//! userfaultfd itself, no PMU, and is exact about the page table: a moved page cannot be touched
-//! unnoticed through a stale TLB entry. The cost is one fault for each sampled page in use.
+//! back when the window closes. The share that was come back for estimates the share of the
+//! region's pages that were touched - *distinct pages*, which is what predicts faults, and not
+//! accesses. It needs no privilege beyond userfaultfd itself, no PMU, and is exact about the page
+//! table: a moved page cannot be touched unnoticed through a stale TLB entry. The cost is one fault
+//! for each sampled page in use.
 //!
 //! Pages in tiers need no sampling: their faults are counted.
 
