@@ -23,15 +23,18 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
+# How many times longer everything may take: for machines that are emulated.
+PATIENCE = float(os.environ.get("TERRACE_PATIENCE", "1"))
 # A hang is a failure. The slowest program takes about 15 s on two cores that others use as well.
-TIMEOUT_S = 90.0
+TIMEOUT_S = 90.0 * PATIENCE
 # How long a program may wait for its pages to go down. They take about a second.
-DEMOTION_TIMEOUT_S = 40.0
+DEMOTION_TIMEOUT_S = 40.0 * PATIENCE
 POLL_S = 0.03
 # Everything that can go down goes down, at once: the smallest useful window and no budget.
 HARD: tuple[str, ...] = ("--window", "0.2", "--policy", "analytical", "--alpha", "0")
 # Pages are taken out of programs with their threads stopped, as on kernels without UFFDIO_MOVE.
 STOPS_THREADS = os.environ.get("TERRACE_MOVER") == "stop"
+KERNEL = tuple(int(n) for n in os.uname().release.split("-")[0].split(".")[:2])
 # Exit status by which a program says that this machine cannot show its hazard.
 SKIPPED = 77
 

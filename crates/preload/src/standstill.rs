@@ -12,7 +12,7 @@
 
 use crate::mover::Refused;
 use crate::pager::moves::{Going, Sampling};
-use crate::pager::takes::Marked;
+use crate::pager::takes::{Marked, Marks};
 use crate::pager::Pager;
 use crate::runtime::Runtime;
 use crate::stats;
@@ -72,16 +72,13 @@ pub fn take_samples(rt: &'static Runtime, stopper: &Stopper, samplings: Vec<Samp
         let room = room.min(wanted);
         let (rest, gone) =
             stop_for(rt, stopper, TierId::DRAM, room, left, |pager, left, marked| {
-                while let Some(sampling) =
-                    left.last_mut().filter(|_| marked.len() < marked.capacity())
-                {
-                    let before = marked.len();
+                while let Some(sampling) = left.last_mut() {
                     pager.mark_samples(sampling, marked);
-                    sampling.took(marked.len() - before);
-                    // All that are wanted, or all that there are.
-                    if marked.len() < marked.capacity() || sampling.wanted() == 0 {
-                        left.pop();
+                    if marked.is_full() && sampling.wanted() > 0 {
+                        break;
                     }
+                    // All that are wanted, or all that there are.
+                    left.pop();
                 }
             });
         for m in gone {
@@ -100,11 +97,11 @@ fn stop_for<T: Send + 'static>(
     tier: TierId,
     room: usize,
     todo: T,
-    mark: impl Fn(&mut Pager, &mut T, &mut Vec<Marked>) + Send + 'static,
+    mark: impl Fn(&mut Pager, &mut T, &mut Marks) + Send + 'static,
 ) -> (Option<T>, Vec<Marked>) {
     // Here and not on the pager: that allocates nothing for it.
-    let marked: Arc<Mutex<Vec<Marked>>> = Arc::new(Mutex::new(Vec::with_capacity(room)));
-    let gone: Arc<Mutex<Vec<Marked>>> = Arc::new(Mutex::new(Vec::with_capacity(room)));
+    let marked = Arc::new(Mutex::new(Marks::new(room)));
+    let gone = Arc::new(Mutex::new(Vec::with_capacity(room)));
     let (to_mark, to_settle, into) = (marked.clone(), marked.clone(), gone.clone());
     let mut left = None;
     let mut todo = Some(todo);
@@ -119,13 +116,13 @@ fn stop_for<T: Send + 'static>(
                 todo
             });
             let marked = marked.lock().unwrap_or_else(PoisonError::into_inner);
-            marked.iter().map(Marked::pair).collect()
+            marked.pages().iter().map(Marked::pair).collect()
         },
         || {
             rt.doorbell.call(move |pager| {
                 let marked = to_settle.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
-                pager.settle(&marked, tier, |m| into.push(*m));
+                pager.settle(marked.pages(), tier, |m| into.push(*m));
             });
         },
     );

@@ -83,6 +83,13 @@ pub fn run(args: RunArgs) -> Result<i32> {
     if let (Some(note), false) = (&config.tiers_note, args.quiet) {
         eprintln!("terrace: {note}");
     }
+    let uffd = uffd_probe::userfaultfd_access();
+    if uffd.is_usable() && !uffd.has(uffd_probe::FEATURE_MOVE) && !args.quiet {
+        eprintln!(
+            "terrace: this kernel has no UFFDIO_MOVE (6.8): all threads of the program stand still \
+             for about 0.5 ms for each 128 pages that go out"
+        );
+    }
     let name = args.command[0].clone();
     let mut command = Command::new(&name);
     let session = match prepare(&name) {

@@ -31,6 +31,30 @@ pub struct Marked {
     slot: u64,
 }
 
+/// Pages that are marked for one stop. It never grows: the pager allocates nothing for it.
+#[derive(Debug)]
+pub struct Marks {
+    pages: Vec<Marked>,
+    room: usize,
+}
+
+impl Marks {
+    /// None yet, and so many at most.
+    pub fn new(room: usize) -> Marks {
+        Marks { pages: Vec::with_capacity(room), room }
+    }
+
+    /// Those that are marked.
+    pub fn pages(&self) -> &[Marked] {
+        &self.pages
+    }
+
+    /// Whether there may be no more.
+    pub fn is_full(&self) -> bool {
+        self.pages.len() >= self.room
+    }
+}
+
 impl Marked {
     /// What is to be taken, and to where.
     pub fn pair(&self) -> Pair {
@@ -46,19 +70,15 @@ impl Marked {
 impl Pager {
     /// Marks the movable pages that are left of `going` and can be taken, as many as `marked` has
     /// room for.
-    pub fn mark_out(&mut self, going: &mut Going, marked: &mut Vec<Marked>) {
+    pub fn mark_out(&mut self, going: &mut Going, marked: &mut Marks) {
         let region = going.region;
-        let Some(alone) = self.rt.pagemap.mapped_once(region.base) else { return };
+        // Nothing that cannot be asked for.
+        let alone = self.rt.pagemap.mapped_once(region.base).unwrap_or_default();
         let stamp = self.rt.window_stamp();
-        loop {
-            let Some(i) = going.movable(stamp).next() else {
-                going.pages.start = going.pages.end;
-                return;
-            };
-            if marked.len() == marked.capacity() || self.rt.is_paused() {
-                return;
-            }
-            going.pages.start = i + 1;
+        while !marked.is_full() && !self.rt.is_paused() {
+            let next = going.movable(stamp).next();
+            going.pages.start = next.map_or(going.pages.end, |i| i + 1);
+            let Some(i) = next else { return };
             if alone[i / 64] >> (i % 64) & 1 == 0 {
                 continue;
             }
@@ -67,22 +87,17 @@ impl Pager {
             // Another thread may have asked for the page to stay (`kept.rs`).
             if let Some(staged) = w.stage(going.tier).filter(|&s| region.replace(i, w, s)) {
                 let slot = going.slot + (i * PAGE_BYTES) as u64;
-                marked.push(Marked { region, i, before: w, after: staged, slot });
+                marked.pages.push(Marked { region, i, before: w, after: staged, slot });
             }
         }
     }
 
     /// Marks samples, as many as `marked` has room for.
-    pub fn mark_samples(&mut self, sampling: &mut Sampling, marked: &mut Vec<Marked>) {
+    pub fn mark_samples(&mut self, sampling: &mut Sampling, marked: &mut Marks) {
         let region = sampling.region();
         let Some(alone) = self.rt.pagemap.mapped_once(region.base) else { return };
         let (stamp, cooling) = (self.rt.window_stamp(), self.rt.stores.config.cooling_windows);
-        let first = marked.len();
-        let is_wanted = |n: usize, s: &Sampling| n - first < s.wanted();
-        while marked.len() < marked.capacity() && is_wanted(marked.len(), sampling) {
-            if self.rt.is_paused() {
-                return;
-            }
+        while !marked.is_full() && sampling.wanted() > 0 && !self.rt.is_paused() {
             let Some((i, w)) = sampling.next(stamp, cooling) else { return };
             if alone[i / 64] >> (i % 64) & 1 == 0 {
                 continue;
@@ -92,7 +107,8 @@ impl Pager {
             match w.sample(slot).filter(|&sampled| region.replace(i, w, sampled)) {
                 Some(after) => {
                     let slot = self.rt.samples.address(slot);
-                    marked.push(Marked { region, i, before: w, after, slot });
+                    marked.pages.push(Marked { region, i, before: w, after, slot });
+                    sampling.took(1);
                 }
                 None => self.rt.samples.give_back(slot, true),
             }

@@ -47,6 +47,16 @@ impl Parts {
     }
 }
 
+/// Whether nothing is mapped in `range`; `None` if that cannot be known.
+fn is_hole(range: Range<u64>) -> Option<bool> {
+    let mut is_hole = true;
+    proc::each_mapping(|line| {
+        let Some(m) = proc::AnyMapping::parse(line) else { return };
+        is_hole &= m.end <= range.start || m.start >= range.end;
+    })?;
+    Some(is_hole)
+}
+
 /// What `mremap(old, old_len, new_len, flags, new)` does, by parts. `None` if it cannot be done so,
 /// and nothing has changed: the caller's error stands. Lengths are in bytes, as the caller has
 /// them; `new` is anything without MREMAP_FIXED.
@@ -61,7 +71,11 @@ pub unsafe fn by_parts(old: u64, old_len: u64, new_len: u64, flags: i32, new: u6
     if !is_aligned || old_len == 0 || new_len == 0 {
         return None;
     }
-    let parts = Parts::of(old..old.checked_add(old_len)?)?;
+    let old_end = old.checked_add(old_len)?;
+    // Before Linux 6.17 the kernel has given up the end of a range that shrinks on its way by the
+    // time it refuses the rest.
+    let is_cut = is_fixed && new_len < old_len && is_hole(old + new_len..old_end)?;
+    let parts = Parts::of(old..if is_cut { old + new_len } else { old_end })?;
     let &(last, last_end) = parts.all().last()?;
     if !is_fixed && flags & libc::MREMAP_DONTUNMAP == 0 {
         if new_len <= old_len {
@@ -87,7 +101,7 @@ pub unsafe fn by_parts(old: u64, old_len: u64, new_len: u64, flags: i32, new: u6
         unsafe { unmap(to, new_len) };
         return None;
     }
-    if new_len < old_len && flags & libc::MREMAP_DONTUNMAP == 0 {
+    if new_len < old_len && flags & libc::MREMAP_DONTUNMAP == 0 && !is_cut {
         // SAFETY: the caller gives up the end of its range.
         unsafe { unmap(old + new_len, old_len - new_len) };
     }
@@ -220,6 +234,20 @@ mod tests {
         assert_eq!(ask(old, 7, 3, flags, to), Some(to));
         assert!((0..3).all(|n| byte(to + n * PAGE) == n as u8 + 1));
         assert!(!is_mapped(old) && !is_mapped(old + 6 * PAGE));
+    }
+
+    #[test]
+    fn the_end_may_be_gone_before_the_kernel_refuses_the_rest() {
+        let old = split(12, 2);
+        // SAFETY: memory of this test alone; a reservation of its own.
+        let to = unsafe {
+            unmap(old + 7 * PAGE, 5 * PAGE);
+            reserve(None, 16 * PAGE)
+        };
+        let (to, flags) = (to.expect("room"), libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+        assert_eq!(ask(old, 12, 7, flags, to), Some(to));
+        assert!((0..7).all(|n| byte(to + n * PAGE) == n as u8 + 1));
+        assert_eq!(ask(old, 12, 9, flags, to), None, "not all that is wanted is there");
     }
 
     #[test]

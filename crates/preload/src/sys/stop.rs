@@ -111,6 +111,8 @@ mod phase {
 #[derive(Clone, Copy, Default)]
 struct Held {
     tid: i32,
+    /// It was told to stand still.
+    is_told: bool,
     /// It stands still.
     is_still: bool,
     is_gone: bool,
@@ -125,6 +127,7 @@ struct Shared {
     threads: AtomicU64,
     pid: i32,
     tasks: RawFd,
+    status: RawFd,
     pagemap: RawFd,
     pipe: [RawFd; 2],
     scratch: u64,
@@ -179,7 +182,8 @@ impl Stopper {
             return Err("the kernel has no UFFDIO_MOVE (6.8 or newer is needed)");
         }
         let pipe = open_pipe().ok_or(NO_DESCRIPTORS)?;
-        let [tasks, pagemap] = [c"/proc/self/task", c"/proc/self/pagemap"].map(open_raised);
+        let paths = [c"/proc/self/task", c"/proc/self/status", c"/proc/self/pagemap"];
+        let [tasks, status, pagemap] = paths.map(open_raised);
         let room = memory::carve(REGION_BYTES).ok_or(NO_ROOM)?;
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             phase: AtomicU32::new(phase::OVER),
@@ -187,6 +191,7 @@ impl Stopper {
             threads: AtomicU64::new(0),
             pid: std::process::id() as i32,
             tasks: tasks.ok_or(NO_DESCRIPTORS)?,
+            status: status.ok_or(NO_DESCRIPTORS)?,
             pagemap: pagemap.ok_or(NO_DESCRIPTORS)?,
             pipe,
             scratch: room,

@@ -22,6 +22,9 @@ const PTRACE_EVENT_STOP: i32 = 128;
 /// How often a thread is looked after before the CPU is left to others for longer.
 const QUICK_LOOKS: u32 = 20;
 const LOOK_EVERY_NS: u64 = 20_000;
+/// How long threads are waited for that were interrupted in vain. (One in `vfork` has no use for
+/// it: its wait is not ended.)
+const LETTING_GO_NS_MAX: u64 = 300_000_000;
 /// Tries to make a page dirty again that stayed.
 const DIRTY_TRIES: u32 = 1000;
 
@@ -72,18 +75,11 @@ unsafe fn serve(s: &Shared) {
         }
     }
     // SAFETY: the stopper's, as `held`.
-    let waits = unsafe { &mut *s.waits.get() };
-    for h in held.iter().take(*count).filter(|h| h.is_still && !h.is_gone) {
-        if h.signal == 0 {
-            restart::resume_wait(h.tid, waits);
-        }
-        ptrace(PTRACE_DETACH, h.tid, h.signal as u64);
-    }
+    let_go(held, *count, unsafe { &mut *s.waits.get() });
     if errno != 0 {
         s.errno.store(errno as u32, Ordering::Relaxed);
         s.hand_over(phase::STOPPING, phase::FAILED);
     }
-    // (What was interrupted and did not stand still yet is let go of by our end.)
 }
 
 fn wait_while(s: &Shared, is: u32, limit_ns: u64) -> u32 {
@@ -129,6 +125,14 @@ fn stop_all(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) -> i3
         if errno != 0 {
             return errno;
         }
+        // A thread that writes a core dump would break it off (before Linux 6.6).
+        if is_dumping(s) {
+            return libc::EBUSY;
+        }
+        for h in held.iter_mut().take(*count).filter(|h| !h.is_told) {
+            h.is_told = ptrace(PTRACE_INTERRUPT, h.tid, 0) == 0;
+            h.is_gone = !h.is_told;
+        }
         let errno = await_all(held, *count, until);
         // A thread that ran on may have made another before it stood still.
         if errno != 0 || *count == before {
@@ -137,7 +141,7 @@ fn stop_all(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) -> i3
     }
 }
 
-/// Interrupts every thread that is not held yet.
+/// Takes hold of every thread that is not held yet; it runs on.
 fn hold_new_ones(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) -> i32 {
     raw::call(libc::SYS_lseek, [s.tasks as u64, 0, 0, 0, 0, 0]);
     let mut entries = [0u64; 512];
@@ -191,9 +195,19 @@ fn hold_new_ones(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) 
             let Some(place) = held.get_mut(*count) else { return libc::EAGAIN };
             *place = Held { tid, ..Held::default() };
             *count += 1;
-            ptrace(PTRACE_INTERRUPT, tid, 0);
         }
     }
+}
+
+/// Whether the program is being dumped, by `/proc/self/status`.
+fn is_dumping(s: &Shared) -> bool {
+    const NAME: &[u8] = b"\nCoreDumping:\t";
+    let mut text = [0u8; 2048];
+    let (place, room) = (text.as_mut_ptr() as u64, text.len() as u64);
+    let n = raw::call(libc::SYS_pread64, [s.status as u64, place, room, 0, 0, 0]);
+    let text = text.get(..n.max(0) as usize).unwrap_or(&[]);
+    let at = text.windows(NAME.len()).position(|line| line == NAME);
+    at.and_then(|at| text.get(at + NAME.len())).is_none_or(|&flag| flag != b'0')
 }
 
 fn byte_of(words: &[u64; 512], at: usize) -> u8 {
@@ -243,28 +257,13 @@ impl<'a, I: Iterator<Item = &'a u8>> RpositionOf for I {
 /// Waits until all that were interrupted stand still.
 fn await_all(held: &mut [Held; THREADS_MAX], count: usize, until_ns: u64) -> i32 {
     let mut looks = 0u32;
-    for h in held.iter_mut().take(count).filter(|h| !h.is_still && !h.is_gone) {
-        loop {
-            let mut status = 0i32;
-            let place = std::ptr::from_mut(&mut status) as u64;
-            let how = (libc::__WALL | libc::WNOHANG) as u64;
-            let n = raw::call(libc::SYS_wait4, [h.tid as u64, place, how, 0, 0, 0]);
-            if n == i64::from(h.tid) {
-                h.is_gone = libc::WIFEXITED(status) || libc::WIFSIGNALED(status);
-                h.is_still = !h.is_gone;
-                // It was about to take a signal, which it must not lose.
-                let is_delivery = h.is_still && status >> 16 != PTRACE_EVENT_STOP;
-                h.signal = if is_delivery { libc::WSTOPSIG(status) } else { 0 };
-                break;
-            }
-            if n < 0 {
-                h.is_gone = true;
-                break;
-            }
+    for h in held.iter_mut().take(count) {
+        while !h.is_still && !h.is_gone {
+            look_at(h);
             looks += 1;
             if looks < QUICK_LOOKS {
                 raw::call(libc::SYS_sched_yield, [0; 6]);
-            } else {
+            } else if !h.is_still {
                 sleep_ns(LOOK_EVERY_NS);
             }
             if now_ns() > until_ns {
@@ -273,6 +272,49 @@ fn await_all(held: &mut [Held; THREADS_MAX], count: usize, until_ns: u64) -> i32
         }
     }
     0
+}
+
+/// Whether a thread that was interrupted stands still by now, or is gone.
+fn look_at(h: &mut Held) {
+    let mut status = 0i32;
+    let place = std::ptr::from_mut(&mut status) as u64;
+    let how = (libc::__WALL | libc::WNOHANG) as u64;
+    let n = raw::call(libc::SYS_wait4, [h.tid as u64, place, how, 0, 0, 0]);
+    if n == i64::from(h.tid) {
+        h.is_gone = libc::WIFEXITED(status) || libc::WIFSIGNALED(status);
+        h.is_still = !h.is_gone;
+        // It was about to take a signal, which it must not lose.
+        let is_delivery = h.is_still && status >> 16 != PTRACE_EVENT_STOP;
+        h.signal = if is_delivery { libc::WSTOPSIG(status) } else { 0 };
+    }
+    h.is_gone |= n < 0;
+}
+
+/// Lets all threads go that stand still, and those that were interrupted when they come to: what
+/// they wait in would be ended by the stop that was given up.
+fn let_go(held: &mut [Held; THREADS_MAX], count: usize, waits: &mut restart::Waits) {
+    let until = now_ns() + LETTING_GO_NS_MAX;
+    loop {
+        let mut is_any_left = false;
+        // (Who was not told is let go of by our end.)
+        for h in held.iter_mut().take(count).filter(|h| h.is_told && !h.is_gone) {
+            if !h.is_still {
+                look_at(h);
+            }
+            if h.is_still && !h.is_gone {
+                if h.signal == 0 {
+                    restart::resume_wait(h.tid, waits);
+                }
+                ptrace(PTRACE_DETACH, h.tid, h.signal as u64);
+                h.is_gone = true;
+            }
+            is_any_left |= !h.is_gone;
+        }
+        if !is_any_left || now_ns() > until {
+            return;
+        }
+        sleep_ns(LOOK_EVERY_NS);
+    }
 }
 
 // ---- taking --------------------------------------------------------------------------------
