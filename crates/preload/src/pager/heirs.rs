@@ -63,26 +63,36 @@ impl Pager {
             return;
         }
         for _ in 0..GIVE_MAX {
-            self.give_what_there_is();
+            let has_grown = self.give_what_there_is();
             // A mapping that another thread moved meanwhile took along that it is kept. It is
             // registered, so until its event was read the kernel says that there is one.
-            if !self.is_changing() {
+            let is_changing = self.is_changing();
+            if !is_changing && !has_grown {
                 break;
             }
-            self.drain();
+            if is_changing {
+                self.drain();
+            }
         }
     }
 
-    /// (What has strayed looks like what the program itself keeps: then children get all that it
-    /// may be.)
-    fn give_what_there_is(&self) {
+    /// Whether a mapping has grown between the look and what was made of it: what it grew by is kept
+    /// as it was, and no event tells. (One that grows afterwards grows by what children get.)
+    ///
+    /// What has strayed looks like what the program itself keeps: then children get all that it may
+    /// be.
+    fn give_what_there_is(&self) -> bool {
         let may_stray = |m: &inherit::Inherited| {
             self.has_strayed && m.anonymous && !memory::is_own(m.start, m.end)
         };
+        let mut has_grown = false;
         match self.rt.smaps.inherited() {
             Some(all) => {
-                for m in all.into_iter().filter(|m| m.absent && (m.registered || may_stray(m))) {
-                    inherit::set_inherited(m.start, m.end - m.start, true);
+                for m in all.iter().filter(|m| m.absent && (m.registered || may_stray(m))) {
+                    let given = inherit::set_inherited(m.start, m.end - m.start, true);
+                    let was_known = all.iter().any(|next| next.start == m.end);
+                    let goes_on = if m.registered { self.goes_on(m.end) } else { given };
+                    has_grown |= goes_on && !was_known;
                 }
             }
             None => {
@@ -94,6 +104,12 @@ impl Pager {
                 }
             }
         }
+        has_grown
+    }
+
+    /// Whether a registered mapping is still registered where it ended.
+    fn goes_on(&self, end: u64) -> bool {
+        self.uffd.is_registered(end, PAGE_BYTES as u64, self.rt.unreadable) == Ok(true)
     }
 
     /// After the last such fork.

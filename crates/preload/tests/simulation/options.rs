@@ -58,6 +58,11 @@ const KEPT: &[(u64, &str)] = &[
         "an unmapping from before a move came when what had moved there was moving on: its thread \
          had run on, and the hole it then made passed for the unmapping's",
     ),
+    (
+        1_640_335,
+        "without fork events, a mapping that grew in place while children were given all memory \
+         again: the part it grew by stayed kept from them",
+    ),
 ];
 
 /// Whether this seed is kept for what it found.
