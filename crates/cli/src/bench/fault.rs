@@ -15,7 +15,7 @@ use anyhow::{bail, ensure, Context, Result};
 
 use super::ground::{write_json, Ground};
 use super::kernel_swap::{
-    fault_probe, interrupted, shuffled, Bare, KernelSwap, KernelTier, Mapping, PageSource,
+    fault_probe, interrupted, shuffled, Alone, Bare, KernelSwap, KernelTier, Mapping, PageSource,
     ProbeFigures, ProbeSpec, SwapSpec,
 };
 use crate::demo::progress::Progress;
@@ -26,7 +26,7 @@ mod report;
 mod subject;
 
 pub use passes::Moving;
-use passes::{passes, tiers, Condition, Subject};
+use passes::{passes, tiers, Condition, Floor, Subject};
 use report::{Pass, Report, Row};
 pub(crate) use subject::{Measured, Subject as TierSubject};
 
@@ -62,7 +62,9 @@ impl Against {
 /// touches it in random order. `--against zswap,zram` sets the kernel's swap up for the same loop,
 /// readahead off, and removes it afterwards. All take turns in a random order. Where demotion goes
 /// on, the kernel's way is a thread that asks for page-out over and over. `bare userfaultfd` is a
-/// pager that does nothing but fill in a plain copy: what no tier can be quicker than here.
+/// pager that does nothing but fill in a plain copy: what no tier can be quicker than here. `bare,
+/// self-served` is a thread that does so for itself, told by a signal: what no pager can be quicker
+/// than, and not to be had for programs that were not written for it.
 ///
 /// JSON (--json): `tiers[]` and `against[]` with `name`, `p50_ns`, `p99_ns`, `p999_ns` (medians of
 /// the repetitions, at rest, first number of threads), `faults`, `faults_in_timeline`,
@@ -71,10 +73,11 @@ impl Against {
 /// measured: `lz4_vs_zswap_lzo_p50`, `.._p99`, both also with `_while_moving` (both sides moving),
 /// `lz4_moving_vs_zswap_lzo_resting_p99`, `lz4_vs_zram_lz4_p50`, `.._p99`,
 /// `deflate_vs_zswap_deflate_p50`, `.._p99`, `zbud_lz4_vs_zswap_lzo_p50`, `.._p99`,
-/// `zbud_lz4_vs_zram_lz4_p50`, `bare_vs_zswap_lzo_p50`, `.._p99`, `bare_vs_zram_lz4_p50` (`lz4` is
-/// zsmalloc+lz4+dram, the first tier; `deflate` is zsmalloc+deflate+dram); `bare`: the row of bare
-/// userfaultfd, null where it was not measured; `not_compared`: what of the kernel's is missing
-/// and why; `pages`, `repeat`, `pages_left_out`; `loadavg_before`, `loadavg_after`; the machine.
+/// `zbud_lz4_vs_zram_lz4_p50`, `bare_vs_zswap_lzo_p50`, `.._p99`, `bare_vs_zram_lz4_p50`, the same
+/// three of `self_served`, `zram_lz4_vs_zswap_lzo_p50`, `.._p99` (`lz4` is zsmalloc+lz4+dram, the
+/// first tier; `deflate` is zsmalloc+deflate+dram); `floors[]`: the rows of bare userfaultfd;
+/// `not_compared`: what of the kernel's is missing and why; `pages`, `repeat`, `pages_left_out`;
+/// `loadavg_before`, `loadavg_after`; the machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct FaultArgs {
     /// Measure the kernel's swap in the same run (root; sets it up and removes it)
@@ -128,7 +131,7 @@ pub fn run(args: FaultArgs) -> Result<()> {
 
     let kernel = Kernel::set_up(&args.against, pages, &mut ground.progress);
     subjects.extend(kernel.tiers.iter().cloned().map(Subject::Kernel));
-    subjects.push(Subject::Bare);
+    subjects.extend(Floor::ALL.map(Subject::Bare));
     let plan = passes(&subjects, &threads, args.while_moving);
     let row = |s: &Subject| Row::of(s);
     let mut rows: Vec<Vec<Row>> = plan.iter().map(|(_, s)| s.iter().map(row).collect()).collect();
@@ -150,7 +153,7 @@ pub fn run(args: FaultArgs) -> Result<()> {
             let measured = match subject {
                 Subject::Tier(tier) => terrace.measure(tier, condition, seed),
                 Subject::Kernel(tier) => kernel.measure(tier, &source, pages, condition, seed),
-                Subject::Bare => bare(&source, pages, seed),
+                Subject::Bare(floor) => bare(*floor, &source, pages, condition, seed),
             };
             // The child got the Ctrl-C as well; that it ended is not what went wrong.
             ensure!(!interrupted(), "interrupted");
@@ -171,13 +174,22 @@ pub fn run(args: FaultArgs) -> Result<()> {
     Ok(())
 }
 
-/// The same pages and the same loop, served by a pager that does nothing but fill them in.
-fn bare(source: &PageSource, pages: usize, seed: u64) -> Result<Measured> {
-    let spec = ProbeSpec { pages, seed, ..ProbeSpec::default() };
+/// The same pages and the same loop, and nothing is done but to fill them in.
+fn bare(
+    floor: Floor,
+    source: &PageSource,
+    pages: usize,
+    on: Condition,
+    seed: u64,
+) -> Result<Measured> {
+    let spec = ProbeSpec { pages, seed, threads: on.threads, ..ProbeSpec::default() };
     // Until the last page has been touched.
-    let mut serving = None;
+    let (mut pager, mut alone) = (None, None);
     let figures = fault_probe(&spec, source, |mapping| {
-        serving = Some(Bare::serve(mapping)?);
+        match floor {
+            Floor::Pager => pager = Some(Bare::serve(mapping)?),
+            Floor::Alone => alone = Some(Alone::serve(mapping)?),
+        }
         Ok(())
     })?;
     Ok(Measured { figures, faults_in_timeline: None })

@@ -23,7 +23,7 @@ mod probe;
 mod sys;
 mod undo;
 
-pub use bare::Bare;
+pub use bare::{Alone, Bare};
 pub use pages::PageSource;
 pub use probe::{fault_probe, shuffled, wait_until_out, ProbeFigures, ProbeSpec};
 pub use sys::{catch_interrupts, interrupted, thread_cpu_ns, Mapping};

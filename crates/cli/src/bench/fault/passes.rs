@@ -42,12 +42,31 @@ pub enum Moving {
 pub(super) enum Subject {
     Tier(TierSpec),
     Kernel(KernelTier),
-    /// A pager that does nothing but fill pages: what no tier can be quicker than.
-    Bare,
+    /// Userfaultfd that does nothing but fill pages.
+    Bare(Floor),
 }
 
-/// In reports.
-pub(super) const BARE: &str = "bare userfaultfd";
+/// What nothing with userfaultfd can be quicker than.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Floor {
+    /// A thread that fills pages for others, as Terrace's pager does.
+    Pager,
+    /// Threads that fill their pages themselves, told by a signal. No pager can be so quick.
+    Alone,
+}
+
+impl Floor {
+    /// Both.
+    pub(super) const ALL: [Floor; 2] = [Floor::Pager, Floor::Alone];
+
+    /// Name in reports.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Floor::Pager => "bare userfaultfd",
+            Floor::Alone => "bare, self-served",
+        }
+    }
+}
 
 impl Subject {
     /// Name in reports.
@@ -55,13 +74,18 @@ impl Subject {
         match self {
             Subject::Tier(t) => t.name.clone(),
             Subject::Kernel(k) => k.name(),
-            Subject::Bare => BARE.into(),
+            Subject::Bare(floor) => floor.name().into(),
         }
     }
 
-    /// Whether it can be measured like this. The bare pager stays on the CPU of one thread.
+    /// Whether it can be measured like this. The bare pager stays on the CPU of one thread, and
+    /// neither moves anything.
     fn can(&self, on: Condition) -> bool {
-        *self != Subject::Bare || (on.threads == 1 && !on.moving)
+        match self {
+            Subject::Bare(Floor::Pager) => on.threads == 1 && !on.moving,
+            Subject::Bare(Floor::Alone) => !on.moving,
+            _ => true,
+        }
     }
 
     fn is_lz4_or_like_it(&self) -> bool {
@@ -69,7 +93,7 @@ impl Subject {
             Subject::Tier(t) => t.codec == Codec::Lz4 && t.medium.kind == MediumKind::Dram,
             Subject::Kernel(KernelTier::Zswap(compressor)) => compressor == "lzo",
             Subject::Kernel(KernelTier::Zram(algorithm)) => algorithm == "lz4",
-            Subject::Bare => false,
+            Subject::Bare(_) => false,
         }
     }
 }
@@ -153,10 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn the_bare_pager_serves_one_thread_at_rest() {
-        let subjects = [Subject::Tier(tiers().remove(0)), Subject::Bare];
+    fn the_bare_pager_serves_one_thread_and_threads_serve_themselves_at_rest() {
+        let floors = Floor::ALL.map(Subject::Bare);
+        let subjects = [&[Subject::Tier(tiers().remove(0))], &floors[..]].concat();
         let passes = passes(&subjects, &[1, 2], Moving::All);
-        let has: Vec<bool> = passes.iter().map(|(_, s)| s.contains(&Subject::Bare)).collect();
-        assert_eq!(has, [true, false, false]);
+        let has = |floor: &Subject| -> Vec<bool> {
+            passes.iter().map(|(_, s)| s.contains(floor)).collect()
+        };
+        assert_eq!(has(&floors[0]), [true, false, false]);
+        assert_eq!(has(&floors[1]), [true, true, false]);
     }
 }

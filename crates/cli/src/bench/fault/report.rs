@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use terrace_core::tier::{MediumKind, TierSpec};
 
-use super::passes::{Condition, Subject, BARE};
+use super::passes::{Condition, Floor, Subject};
 use super::subject::Measured;
 use crate::bench::figures::{loadavg, median};
 use crate::machine::Machine;
@@ -45,12 +45,12 @@ impl Row {
         match subject {
             Subject::Kernel(kernel) => Row { name: kernel.name(), ..Row::default() },
             Subject::Tier(tier) => Row::tier(tier),
-            Subject::Bare => Row { name: BARE.into(), ..Row::default() },
+            Subject::Bare(floor) => Row { name: floor.name().into(), ..Row::default() },
         }
     }
 
-    fn is_bare(&self) -> bool {
-        self.name == BARE
+    fn is_floor(&self) -> bool {
+        Floor::ALL.iter().any(|floor| self.name == floor.name())
     }
 
     fn is_kernel(&self) -> bool {
@@ -113,6 +113,13 @@ struct Ratios {
     bare_vs_zswap_lzo_p50: Option<f64>,
     bare_vs_zswap_lzo_p99: Option<f64>,
     bare_vs_zram_lz4_p50: Option<f64>,
+    /// What no pager can come below.
+    self_served_vs_zswap_lzo_p50: Option<f64>,
+    self_served_vs_zswap_lzo_p99: Option<f64>,
+    self_served_vs_zram_lz4_p50: Option<f64>,
+    /// The kernel's own quickest, without a thread switch or a system call.
+    zram_lz4_vs_zswap_lzo_p50: Option<f64>,
+    zram_lz4_vs_zswap_lzo_p99: Option<f64>,
 }
 
 /// The tier that "lz4 on dram" means: the first of the presets.
@@ -129,20 +136,20 @@ pub(super) struct Pass {
     moving: bool,
     tiers: Vec<Row>,
     against: Vec<Row>,
-    bare: Option<Row>,
+    floors: Vec<Row>,
 }
 
 impl Pass {
-    /// Sorts rows into Terrace's, the kernel's and that of bare userfaultfd.
+    /// Sorts rows into Terrace's, the kernel's and those of bare userfaultfd.
     pub(super) fn new(condition: Condition, rows: Vec<Row>) -> Pass {
-        let (bare, rows): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(Row::is_bare);
+        let (floors, rows): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(Row::is_floor);
         let (against, tiers) = rows.into_iter().partition(Row::is_kernel);
         let Condition { threads, moving } = condition;
-        Pass { threads, moving, tiers, against, bare: bare.into_iter().next() }
+        Pass { threads, moving, tiers, against, floors }
     }
 
     fn row(&self, name: &str) -> Option<&Row> {
-        let mut rows = self.tiers.iter().chain(&self.against).chain(&self.bare);
+        let mut rows = self.tiers.iter().chain(&self.against).chain(&self.floors);
         rows.find(|r| r.name == name && r.faults > 0)
     }
 }
@@ -164,6 +171,7 @@ impl Ratios {
         let p50: fn(&Row) -> u64 = |r| r.p50_ns;
         let p99: fn(&Row) -> u64 = |r| r.p99_ns;
         let at_rest = |a, b, q| ratio(rest, a, rest, b, q);
+        let [bare, alone] = Floor::ALL.map(Floor::name);
         Ratios {
             lz4_vs_zswap_lzo_p50: at_rest(LZ4, "zswap+lzo", p50),
             lz4_vs_zswap_lzo_p99: at_rest(LZ4, "zswap+lzo", p99),
@@ -177,9 +185,14 @@ impl Ratios {
             zbud_lz4_vs_zswap_lzo_p50: at_rest(ZBUD_LZ4, "zswap+lzo", p50),
             zbud_lz4_vs_zswap_lzo_p99: at_rest(ZBUD_LZ4, "zswap+lzo", p99),
             zbud_lz4_vs_zram_lz4_p50: at_rest(ZBUD_LZ4, "zram+lz4", p50),
-            bare_vs_zswap_lzo_p50: at_rest(BARE, "zswap+lzo", p50),
-            bare_vs_zswap_lzo_p99: at_rest(BARE, "zswap+lzo", p99),
-            bare_vs_zram_lz4_p50: at_rest(BARE, "zram+lz4", p50),
+            bare_vs_zswap_lzo_p50: at_rest(bare, "zswap+lzo", p50),
+            bare_vs_zswap_lzo_p99: at_rest(bare, "zswap+lzo", p99),
+            bare_vs_zram_lz4_p50: at_rest(bare, "zram+lz4", p50),
+            self_served_vs_zswap_lzo_p50: at_rest(alone, "zswap+lzo", p50),
+            self_served_vs_zswap_lzo_p99: at_rest(alone, "zswap+lzo", p99),
+            self_served_vs_zram_lz4_p50: at_rest(alone, "zram+lz4", p50),
+            zram_lz4_vs_zswap_lzo_p50: at_rest("zram+lz4", "zswap+lzo", p50),
+            zram_lz4_vs_zswap_lzo_p99: at_rest("zram+lz4", "zswap+lzo", p99),
         }
     }
 }
@@ -190,7 +203,7 @@ pub(super) struct Report {
     /// At rest, with the first number of threads.
     tiers: Vec<Row>,
     against: Vec<Row>,
-    bare: Option<Row>,
+    floors: Vec<Row>,
     ratios: Ratios,
     not_compared: Option<String>,
     /// At rest, by the number of threads that touch; the first once more.
@@ -217,7 +230,7 @@ impl Report {
         Report {
             tiers: first.map(|p| p.tiers.clone()).unwrap_or_default(),
             against: first.map(|p| p.against.clone()).unwrap_or_default(),
-            bare: first.and_then(|p| p.bare.clone()),
+            floors: first.map(|p| p.floors.clone()).unwrap_or_default(),
             ratios: Ratios::of(first, while_moving.as_ref()),
             not_compared,
             threads: resting,
@@ -248,7 +261,7 @@ impl Report {
                 let _ = write!(out, "{:>18}", format!("/ {}", k.name));
             }
             out.push('\n');
-            for r in kernel.iter().chain(&pass.bare).chain(&pass.tiers) {
+            for r in kernel.iter().chain(&pass.floors).chain(&pass.tiers) {
                 let us = |ns: u64| ns as f64 / 1_000.0;
                 let _ = write!(
                     out,
@@ -321,7 +334,7 @@ mod tests {
         let first = &rest.tiers[0];
         assert_eq!((first.p50_ns, first.p99_ns, first.faults), (5_000, 10_000, 30));
         assert_eq!(first.faults_in_timeline, Some(30));
-        assert!(rest.bare.is_none());
+        assert!(rest.floors.is_empty());
         let report = Report::new(vec![rest, pass(true, &[8_000], Some(32_000))], None);
         let r = report.ratios;
         assert_eq!((r.lz4_vs_zswap_lzo_p50, r.lz4_vs_zswap_lzo_p99), (Some(0.5), Some(0.5)));
@@ -333,18 +346,27 @@ mod tests {
     }
 
     #[test]
-    fn the_bare_pager_has_a_row_of_its_own() {
-        let mut rows = vec![Row::of(&Subject::Bare)];
-        rows[0].add(measured(3_000));
+    fn bare_userfaultfd_has_rows_of_its_own() {
+        let zram = Subject::Kernel(KernelTier::Zram("lz4".into()));
+        let subjects = Floor::ALL.map(Subject::Bare);
+        let mut rows: Vec<Row> = subjects.iter().chain([&zram]).map(Row::of).collect();
+        for (row, p50) in rows.iter_mut().zip([3_000, 1_500, 4_500]) {
+            row.add(measured(p50));
+        }
         let zswap = KernelTier::Zswap("lzo".into());
         rows.push(Row::of(&Subject::Kernel(zswap)));
-        rows[1].add(measured(6_000));
+        rows[3].add(measured(6_000));
         let pass = Pass::new(Condition { moving: false, threads: 1 }, rows);
         let report = Report::new(vec![pass], None);
-        assert_eq!(report.ratios.bare_vs_zswap_lzo_p50, Some(0.5));
-        assert_eq!((report.tiers.len(), report.against.len()), (0, 1));
+        let r = report.ratios;
+        assert_eq!(
+            (r.bare_vs_zswap_lzo_p50, r.self_served_vs_zswap_lzo_p50),
+            (Some(0.5), Some(0.25))
+        );
+        assert_eq!(r.zram_lz4_vs_zswap_lzo_p50, Some(0.75));
+        assert_eq!((report.tiers.len(), report.against.len()), (0, 2));
         assert!(report.table().contains("bare userfaultfd"));
-        assert_eq!(serde_json::to_value(&report).unwrap()["bare"]["p50_ns"], 3_000);
+        assert_eq!(serde_json::to_value(&report).unwrap()["floors"][1]["p50_ns"], 1_500);
     }
 
     #[test]
