@@ -163,12 +163,16 @@ impl Pager {
 
     /// Looks which of the marked pages are gone, and calls `gone` with each. The others are at home
     /// again; they count as refused by `tier`, unless that is DRAM.
+    ///
+    /// The program stands still, but for a stopper that left before its time. Then a mapping may have
+    /// moved away with its pages, and another one come whose pages would pass for them; so changes are
+    /// handled first, which take what is marked along.
     pub fn settle(&mut self, marked: &[Marked], tier: TierId, mut gone: impl FnMut(&Marked)) {
         let mut known: Option<(&Region, [u64; 8])> = None;
         for m in marked {
             let there = match known {
                 Some((region, there)) if std::ptr::eq(region, m.region) => there,
-                _ => self.present(m.region.base),
+                _ => self.present_now(m.region.base),
             };
             known = Some((m.region, there));
             if there[m.i / 64] >> (m.i % 64) & 1 == 0 {
@@ -186,6 +190,20 @@ impl Pager {
             if tier != TierId::DRAM {
                 self.refuse(tier, Refused::PinnedOrShared);
             }
+        }
+    }
+}
+
+impl Pager {
+    /// The pages that are there, by a look before which every change was handled.
+    fn present_now(&mut self, base: u64) -> [u64; 8] {
+        loop {
+            let there = self.present(base);
+            // A change counts from its beginning on: there was none when we looked, either.
+            if !self.is_changing() && !self.queue.has_changes() {
+                return there;
+            }
+            self.drain();
         }
     }
 }

@@ -538,6 +538,11 @@ impl EventBuffer {
         })
     }
 
+    /// Whether a message waits that is not a fault.
+    pub fn has_changes(&self) -> bool {
+        self.waiting().any(|e| !matches!(e, Event::Fault { .. }))
+    }
+
     /// The message that was read last, if it waits.
     pub fn newest(&self) -> Option<Event> {
         self.waiting().last()

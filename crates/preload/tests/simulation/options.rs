@@ -63,6 +63,11 @@ const KEPT: &[(u64, &str)] = &[
         "without fork events, a mapping that grew in place while children were given all memory \
          again: the part it grew by stayed kept from them",
     ),
+    (
+        2_730_232,
+        "without UFFDIO_MOVE, a stopper that had left: the pages of another mapping at the same \
+         place passed for those that had been marked, whose mapping was moving away",
+    ),
 ];
 
 /// Whether this seed is kept for what it found.
