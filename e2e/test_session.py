@@ -246,6 +246,28 @@ def test_status(sandbox: Sandbox, program: Compiler) -> None:
 
 
 @tiered
+def test_status_of_what_a_wrapper_became(sandbox: Sandbox, program: Compiler) -> None:
+    """An entrypoint script ends in exec: its id, its door and its planner's record are another's."""
+    script = sandbox.folder / "entrypoint.sh"
+    script.write_text(f"#!/bin/sh\nsleep 1\nexec {program('linger')}\n")
+    script.chmod(0o755)
+    with sandbox.start(script) as run:
+        pid = int(run.until("PID").split()[1])
+        # Longer than the thread that served the script's runtime waits for its door to go.
+        time.sleep(1.5)
+
+        def is_planned() -> bool:
+            answer = json.loads(sandbox.terrace("status", "--json").stdout)
+            sessions: list[dict[str, Any]] = answer["sessions"]
+            known = [a["pid"] for one in sessions for a in one["applications"]]
+            return pid in known and answer["unplanned"] == []
+
+        wait_until("the program has a planner", is_planned)
+        explained = sandbox.terrace("explain", str(pid))
+        assert explained.returncode == 0, explained.stderr
+
+
+@tiered
 def test_timeline_is_as_documented(sandbox: Sandbox, program: Compiler) -> None:
     """docs/timeline.md lists every field, and no other is written."""
     document = (Path(__file__).parent.parent / "docs/timeline.md").read_text()

@@ -9,12 +9,13 @@ use terrace_cli::{bench, demo, doctor, explain, run, sim, status, tiers};
 /// Spreads a program's memory over many tiers and keeps every part on the cheapest one that its
 /// slowdown budget allows.
 #[derive(Parser)]
-#[command(name = "terrace", version)]
+#[command(name = "terrace", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
 }
 
+// What has no text here has it where its options are, with the fields of its JSON.
 #[derive(Subcommand)]
 enum Verb {
     /// Start a program with its memory tiered
@@ -42,9 +43,7 @@ enum Verb {
         #[command(subcommand)]
         verb: TiersVerb,
     },
-    /// Replay what `run --record` wrote through other policies and tiers, or make such traces
     Sim(sim::SimArgs),
-    /// Redis on many tiers, measured against plain DRAM, every value checked
     Demo(demo::DemoArgs),
     /// Measure
     Bench {
@@ -63,29 +62,19 @@ enum TiersVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Latency, savings and cost of every possible tier on your data, and which to use
     Characterize(tiers::characterize::CharacterizeArgs),
 }
 
 #[derive(Subcommand)]
 enum BenchVerb {
-    /// Mapping churn: mmap, touch, munmap with tiering on, against without Terrace
     Churn(bench::churn::ChurnArgs),
-    /// CPU time of a demoted page, beside the kernel's page-out
     Demote(bench::demote::DemoteArgs),
-    /// Fault latency of every tier, side by side with the kernel's zswap and zram
     Fault(bench::fault::FaultArgs),
-    /// TierScape's evaluation, the kernel's zswap beside every tier set
     Paper(Box<bench::paper::PaperArgs>),
-    /// The planner: time and distance to the optimum
     Plan(bench::plan::PlanArgs),
-    /// Memory that the pools take, beside the kernel's zsmalloc
     Pools(bench::pools::PoolsArgs),
-    /// Cost at rest: throughput with the runtime loaded and nothing demoted
     Rest(bench::rest::RestArgs),
-    /// --max-slowdown held against the best fixed alpha, on programs that change
     Slowdown(Box<bench::paper::slowdown::SlowdownArgs>),
-    /// A workload of `bench paper` and `bench slowdown`
     #[command(hide = true)]
     Work(bench::workloads::WorkArgs),
 }

@@ -26,9 +26,11 @@ pub use mip::Mip;
 /// minutes each.
 const DUMP_REGIONS_MAX: u32 = 20_000;
 
-/// Options of `terrace bench plan`.
+/// The planner: time, and distance from the optimum
 ///
-/// The JSON object has the fields `regions`, `tiers`, `alpha`, `seed`, `repeat`; `solve_ms_p50`,
+/// Regions and tiers are drawn from a seed, and the analytical policy plans for them, on one core.
+///
+/// JSON (--json): `regions`, `tiers`, `alpha`, `seed`, `repeat`; `solve_ms_p50`,
 /// `solve_ms_min` and `solve_ms_max` (the solver alone, one core), `plan_ms_p50` (with building
 /// the problem and the list of moves), `solve_cpu_ms_p50` and `plan_cpu_ms_p50` (the same in
 /// processor time, which a busy machine does not stretch); `slow_share` (what `--slow-share` asked
@@ -36,7 +38,7 @@ const DUMP_REGIONS_MAX: u32 = 20_000;
 /// share; an upper bound, because `gap_against` is "lp", the linear relaxation, which no placement
 /// beats); `proven` (the search ran to its end); `moves`, `tco_saved`, `expected_faults`;
 /// `speedup_vs_mip` (how often our time goes into that of HiGHS, or null without `--mip`) and
-/// `mip` (what [`Mip`] says); and `kernel`, `cpu`, `version`.
+/// `mip` (`seconds`, `perf`, `bound`, `finished`); and `kernel`, `cpu`, `version`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PlanArgs {
     /// Regions of 2 MiB to plan for.

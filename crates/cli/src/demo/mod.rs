@@ -49,9 +49,10 @@ const DRAM_WARMUP_MAX: Duration = Duration::from_secs(5);
 /// And it is measured on its own for this share of the time: each run compares with it anyway.
 const DRAM_MEASURE_SHARE: f64 = 0.5;
 
-/// Run a real redis-server on DRAM and on tiers and compare
+/// Redis on many tiers, measured against plain DRAM, every value checked
 ///
-/// Starts redis-server (Debian: apt-get install redis-server) once for each run - plain DRAM,
+/// Starts redis-server (Debian: apt-get install redis-server) once for each run - plain DRAM, `auto`
+/// with nothing moved,
 /// `tierscape` with waterfall moderate, analytical 0.5 and analytical 0.1, and `auto` with
 /// analytical 0.1 and with the default policy, `--max-slowdown` -, loads values of about 4 KB,
 /// drives it with closed-loop connections and compares every reply with what was written; at the

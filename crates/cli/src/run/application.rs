@@ -106,6 +106,11 @@ impl Application {
         }
     }
 
+    /// What is decided over this connection, by which it can be told from others to the process.
+    pub(super) fn decisions(&self) -> Arc<Decisions> {
+        self.decisions.clone()
+    }
+
     /// Plans until the application goes away.
     pub(super) fn serve(mut self) -> Result<()> {
         match self.receive()? {
@@ -124,7 +129,7 @@ impl Application {
 
     /// Plans for a runtime that has said hello, until it goes away.
     pub(super) fn serve_after(mut self, hello: &Hello) -> Result<()> {
-        self.shared.has_door(self.pid, hello.pid);
+        self.shared.has_door(self.pid, hello.pid, &self.decisions);
         // What it was built to, if it was: it has said what that is, and we have agreed.
         if self.shared.config.policy.kind == PolicyKind::KernelTwoTier {
             let run = &self.shared.config.run;
@@ -167,7 +172,7 @@ impl Application {
             self.last = Some((report, self.planner_cpu_ns));
         }
         self.decisions.finish();
-        self.shared.scored(self.pid, self.hindsight());
+        self.shared.scored(self.pid, &self.decisions, self.hindsight());
         Ok(())
     }
 

@@ -47,7 +47,16 @@ pub(super) struct Shared {
     /// By process, for `terrace explain`.
     decisions: Mutex<BTreeMap<u32, Arc<Decisions>>>,
     /// Where runtimes listen, by process as we see it (theirs may have another id for themselves).
-    doors: Mutex<BTreeMap<u32, PathBuf>>,
+    doors: Mutex<BTreeMap<u32, Door>>,
+}
+
+/// Where the runtime of a process listens. After an exec the process has another runtime, at the
+/// same path, and a connection of its own, while the thread that served the one before may not be
+/// done with it: so both this and what is decided are given up only by whom they belong to.
+struct Door {
+    path: PathBuf,
+    /// Tells whose it is.
+    of: Arc<Decisions>,
 }
 
 /// An open session. Dropping it removes its sockets.
@@ -168,7 +177,7 @@ impl Shared {
         self.applications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn doors(&self) -> MutexGuard<'_, BTreeMap<u32, PathBuf>> {
+    fn doors(&self) -> MutexGuard<'_, BTreeMap<u32, Door>> {
         self.doors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -189,9 +198,14 @@ impl Shared {
         self.all_decisions().get(&pid).cloned()
     }
 
-    /// An application has ended, and hindsight has the last word on it.
-    pub(super) fn scored(&self, pid: u32, hindsight: serde_json::Value) {
-        self.all_decisions().remove(&pid);
+    /// An application has ended, and hindsight has the last word on what was decided for it.
+    pub(super) fn scored(&self, pid: u32, of: &Arc<Decisions>, hindsight: serde_json::Value) {
+        let mut all = self.all_decisions();
+        if !all.get(&pid).is_some_and(|newest| Arc::ptr_eq(newest, of)) {
+            return;
+        }
+        all.remove(&pid);
+        drop(all);
         if let Some(application) = self.applications().get_mut(&pid) {
             if application.last.is_object() {
                 application.last["hindsight"] = hindsight;
@@ -200,16 +214,21 @@ impl Shared {
     }
 
     /// Notes where the runtime of process `pid` listens, which calls itself `own_pid`.
-    pub(super) fn has_door(&self, pid: u32, own_pid: u32) {
+    pub(super) fn has_door(&self, pid: u32, own_pid: u32, of: &Arc<Decisions>) {
         if let Ok(path) = status::runtime_socket_path(own_pid) {
-            self.doors().insert(pid, path);
+            self.doors().insert(pid, Door { path, of: of.clone() });
         }
+    }
+
+    /// Whether the newest door of process `pid` is that of this connection.
+    fn is_door_of(&self, pid: u32, of: &Arc<Decisions>) -> bool {
+        self.doors().get(&pid).is_some_and(|door| Arc::ptr_eq(&door.of, of))
     }
 
     /// Removes the socket of a process that has ended. Whether it is still there. (A child that it
     /// forked last may not have come to close its copy of what listens there.)
     fn remove_deserted(&self, pid: u32) -> bool {
-        let Some(path) = self.doors().get(&pid).cloned() else { return false };
+        let Some(path) = self.doors().get(&pid).map(|door| door.path.clone()) else { return false };
         if status::is_deserted(&path) || has_ended(pid) {
             let _ = std::fs::remove_file(&path);
         }
@@ -281,19 +300,24 @@ fn listen(path: &Path) -> Result<UnixListener> {
 
 fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
     let Some(pid) = signals::trusted_peer(&stream) else { return };
-    match Application::new(pid, stream, shared.clone()).serve() {
+    let application = Application::new(pid, stream, shared.clone());
+    let of = application.decisions();
+    match application.serve() {
         Ok(()) => {}
         Err(e) => eprintln!("terrace: process {pid} is not tiered: {e:#}"),
     }
     // It removes its socket itself unless it was killed, is another user or has another root by
     // now. Its descriptors are closed one after the other.
     for _ in 0..DESERTED_LOOKS {
-        if !shared.remove_deserted(pid) {
+        if !shared.is_door_of(pid, &of) || !shared.remove_deserted(pid) {
             break;
         }
         std::thread::sleep(DESERTED_PAUSE);
     }
-    shared.doors().remove(&pid);
+    let mut doors = shared.doors();
+    if doors.get(&pid).is_some_and(|door| Arc::ptr_eq(&door.of, &of)) {
+        doors.remove(&pid);
+    }
 }
 
 fn answer(mut stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {

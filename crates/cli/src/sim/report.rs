@@ -81,6 +81,31 @@ impl Live {
     }
 }
 
+/// Of the policy that was asked for first: with `--bar` the one without a knob.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Headline {
+    /// See [`PolicyResult`].
+    pub tco_saved: Option<f64>,
+    /// See [`PolicyResult`].
+    pub stall_share: Option<f64>,
+    /// See [`PolicyResult`].
+    pub moves: Option<u64>,
+    /// See [`PolicyResult`].
+    pub oracle_tco_saved: Option<f64>,
+}
+
+impl Headline {
+    /// Of this policy; all none if none was simulated.
+    pub fn new(of: Option<&PolicyResult>) -> Headline {
+        Headline {
+            tco_saved: of.map(|p| p.tco_saved),
+            stall_share: of.map(|p| p.stall_share),
+            moves: of.map(|p| p.moves),
+            oracle_tco_saved: of.and_then(|p| p.oracle_tco_saved),
+        }
+    }
+}
+
 /// The policy without a knob against the best fixed knob, and against the oracle.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bar {
@@ -149,6 +174,9 @@ pub struct Report {
     pub tiers: Vec<TraceTier>,
     /// The run itself, if it was one.
     pub live: Option<Live>,
+    /// The figures of the first policy.
+    #[serde(flatten)]
+    pub headline: Headline,
     /// The policies in the order in which they were asked for.
     pub policies: Vec<PolicyResult>,
     /// With `--bar`.
