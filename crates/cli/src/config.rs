@@ -371,7 +371,7 @@ pub struct ConfigArgs {
     /// Threads that compress and move pages
     #[arg(long, value_name = "N")]
     pub move_threads: Option<u32>,
-    /// Most that movement may read and write per second, in MiB; 0 for no limit
+    /// Most memory taken out of the program per second, in MiB; 0 for no limit
     #[arg(long, value_name = "MIB")]
     pub move_mib_s: Option<u64>,
 }

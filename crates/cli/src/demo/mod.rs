@@ -98,7 +98,7 @@ pub struct DemoArgs {
     ///
     /// At 0.07 a quarter of the keys takes 90 % of the operations and more than half are cold.
     /// Wider distributions leave less to save at this rate of operations for each gigabyte: at
-    /// memtier's 1/6 nearly every page is touched in every window (README, "What it loses").
+    /// memtier's 1/6 nearly every page is touched in every window (README, "How far the numbers carry").
     #[arg(long, default_value_t = 0.07)]
     pub sigma: f64,
     /// Share of operations that write a new version of their key

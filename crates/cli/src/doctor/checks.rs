@@ -240,7 +240,7 @@ fn address_space(host: &Host) -> Check {
         Some(limit) if limit < ADDRESS_SPACE_WANTED_BYTES => Check::degraded(
             NAME,
             format!("{} (ulimit -v)", human_bytes(limit)),
-            "the pools reserve address space; when it is refused, a tier stays empty",
+            "the runtime reserves more address space than it uses: programs run untiered",
             "ulimit -v unlimited",
         ),
         Some(limit) => Check::ok(NAME, human_bytes(limit)),
