@@ -24,7 +24,10 @@ fn every_measuring_command_describes_its_json() {
     for words in benches.chain([vec!["demo"], vec!["sim"], vec!["tiers", "characterize"]]) {
         let text = help(&words);
         let json = text.split("JSON (--json").nth(1).unwrap_or_else(|| panic!("{words:?}: {text}"));
-        assert!(json.split("Usage:").next().is_some_and(|fields| fields.contains('`')), "{words:?}");
+        assert!(
+            json.split("Usage:").next().is_some_and(|fields| fields.contains('`')),
+            "{words:?}"
+        );
         assert!(text.lines().all(|line| line.len() <= 100), "{words:?}: wrapped for a terminal");
     }
 }

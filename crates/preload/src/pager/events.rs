@@ -13,18 +13,23 @@ const DELIVERIES_MAX: usize = 1000;
 impl Pager {
     /// Handles one message that is not a fault.
     pub(super) fn change(&mut self, event: Event) {
+        self.change_of(event, &[]);
+    }
+
+    /// The same of an event that is known to be about what our books have at these pages.
+    pub(super) fn change_of(&mut self, event: Event, known: &[u64]) {
         match event {
             Event::Remove { start, end } if self.is_own_removal(start, end) => {}
             Event::Remove { start, end } => self.removed(start, end),
             Event::Unmap { start, end } => {
-                for (start, end) in self.unmapped_parts(start, end) {
+                for (start, end) in self.unmapped_parts(start, end, known) {
                     self.unmapped(start, end);
                 }
             }
             Event::Remap { from, to, len } => {
                 self.arriving(to, len);
                 self.make_way(to, len);
-                for (start, end) in self.true_parts(from, from + len, true) {
+                for (start, end) in self.true_parts(from, from + len, true, known) {
                     self.remapped(start, start - from + to, end - start);
                 }
                 self.arrived(from, to, len);

@@ -155,8 +155,13 @@ impl Pager {
 
     /// The parts of a range that is said to be unmapped of which it is about what our books have
     /// there.
-    pub(super) fn unmapped_parts(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        let parts = self.true_parts(start, end, false);
+    pub(super) fn unmapped_parts(
+        &mut self,
+        start: u64,
+        end: u64,
+        known: &[u64],
+    ) -> Vec<(u64, u64)> {
+        let parts = self.true_parts(start, end, false, known);
         // Only one follows each move. A second one of the same range is of something else.
         if let Some(n) = self.arrivals.left.iter().position(|&range| range == (start, end)) {
             self.arrivals.left.remove(n);
@@ -187,14 +192,21 @@ impl Pager {
                 return;
             };
             if let Some(event) = self.queue.take(event) {
-                self.change(event);
+                self.change_of(event, &taken);
             }
         }
     }
 
     /// The parts of a range of which an event (a move away from it, or an unmapping) is about what
-    /// our books have there.
-    pub(super) fn true_parts(&mut self, start: u64, end: u64, is_move: bool) -> Vec<(u64, u64)> {
+    /// our books have there. It is about the pages `known`, in order, whatever the kernel says of
+    /// them: what is there now may be what is being made way for.
+    pub(super) fn true_parts(
+        &mut self,
+        start: u64,
+        end: u64,
+        is_move: bool,
+        known: &[u64],
+    ) -> Vec<(u64, u64)> {
         if !self.arrivals.overlap(start, end) {
             return vec![(start, end)];
         }
@@ -215,6 +227,7 @@ impl Pager {
                 moves && (follows_a_move || !is_move && was_there)
             };
             let is_late = match self.is_being_registered(page) {
+                _ if known.binary_search(&page).is_ok() => false,
                 true => follows_a_move,
                 false => is_moved_on() || self.is_late(page, is_move),
             };

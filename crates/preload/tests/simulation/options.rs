@@ -68,6 +68,11 @@ const KEPT: &[(u64, &str)] = &[
         "without UFFDIO_MOVE, a stopper that had left: the pages of another mapping at the same \
          place passed for those that had been marked, whose mapping was moving away",
     ),
+    (
+        3_274_920,
+        "a mapping moved to where another had left, and its event came first: what it had brought \
+         there passed for the other, whose move was then taken for one from before",
+    ),
 ];
 
 /// Whether this seed is kept for what it found.
