@@ -33,6 +33,7 @@ mod heirs;
 mod loads;
 pub mod moves;
 mod order;
+mod refused;
 pub mod takes;
 
 use crate::forks;

@@ -81,6 +81,11 @@ impl Arrivals {
         overlap(&self.ranges, start, end)
     }
 
+    /// Whether a mapping was moved to some of this range, or is being.
+    pub(super) fn touch(&self, (start, end): (u64, u64)) -> bool {
+        self.overlap(start, end) || overlap(&self.coming, start, end)
+    }
+
     /// Something else has come to a range.
     fn filled(&mut self, start: u64, end: u64) {
         let parts = |(a, b): (u64, u64)| [(a, b.min(start)), (a.max(end), b)];
@@ -105,7 +110,7 @@ impl Pager {
 
     /// Whether the kernel would say of a page that it is registered because it just was, whatever
     /// was there before.
-    fn is_being_registered(&self, page: u64) -> bool {
+    pub(super) fn is_being_registered(&self, page: u64) -> bool {
         self.registering.is_some_and(|(start, end)| (start..end).contains(&page))
     }
 

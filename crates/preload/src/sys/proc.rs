@@ -123,6 +123,23 @@ impl Coverage {
         Coverage(fd)
     }
 
+    /// The mappings that lie in some of `[start, end)`. `None` if an older kernel would have to give
+    /// all of its text for that.
+    pub fn mappings(&self, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
+        let fd = self.0?;
+        let (mut found, mut at) = (Vec::new(), start);
+        while at < end {
+            match query(fd, at).ok()? {
+                Some((a, b)) if a < end => {
+                    found.push((a, b));
+                    at = b;
+                }
+                _ => break,
+            }
+        }
+        Some(found)
+    }
+
     /// Calls `found` with each part of `[start, end)` in which nothing is mapped.
     pub fn holes(&self, start: u64, end: u64, mut found: impl FnMut(u64, u64)) {
         let Some(fd) = self.0 else { return };

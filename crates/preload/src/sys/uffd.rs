@@ -559,6 +559,17 @@ impl EventBuffer {
         self.waiting().any(|e| matches!(e, Event::Remap { .. }) && e.takes_from(page))
     }
 
+    /// From where waiting events move mappings away that lie in some of a range, by start and end.
+    pub fn moves_out_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let leaves = |e| match e {
+            Event::Remap { from, len, .. } if from < end && start < from + len => {
+                Some((from, from + len))
+            }
+            _ => None,
+        };
+        self.waiting().filter_map(leaves).collect()
+    }
+
     /// Where waiting events move mappings to that reach, by what they say, no farther than a page.
     /// They do not tell by how much a mapping has grown on its way.
     pub fn destinations_below(&self, page: u64) -> Vec<u64> {

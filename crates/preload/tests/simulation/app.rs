@@ -55,6 +55,10 @@ pub struct App {
     faults: kernel::Faults,
     keeps_copies: bool,
     has_one_tier: bool,
+    has_move: bool,
+    /// A region is being registered, or a call refused: what comes of both at once is not known.
+    is_registering: Cell<bool>,
+    is_refused: Cell<bool>,
     children: RefCell<Vec<usize>>,
 }
 
@@ -118,6 +122,9 @@ impl App {
             faults: setting.faults,
             keeps_copies: setting.keeps_copies,
             has_one_tier: setting.has_one_tier,
+            has_move: setting.has_move,
+            is_registering: Cell::new(false),
+            is_refused: Cell::new(false),
             children: RefCell::default(),
         };
         let mut app = app;
@@ -276,6 +283,12 @@ impl App {
                 kernel::munmap(MAIN, part, part_len);
                 kernel::mmap(MAIN, part, part_len);
                 self.give_up_site(start);
+            }
+            // (Without a draw of its own, so that older seeds mean what they did.)
+            4 if self.has_move && part_len / PAGE % 5 == 3 && !self.is_registering.get() => {
+                self.is_refused.set(true);
+                kernel::mmap_refused(MAIN, start, pages * PAGE);
+                self.is_refused.set(false);
             }
             4 => kernel::mmap_over(MAIN, part, part_len),
             5 | 6 => {
@@ -440,8 +453,10 @@ impl App {
             let Some(region) = self.rt.table.get_or_create(at) else { return };
             let first = page_index(at);
             let pages = first..first + ((stop - at) / PAGE) as usize;
-            if !pages.clone().all(|i| region.is_registered(i)) {
+            if !pages.clone().all(|i| region.is_registered(i)) && !self.is_refused.get() {
+                self.is_registering.set(true);
                 self.rt.doorbell.call(move |pager| pager.register(region, pages.clone()));
+                self.is_registering.set(false);
             }
             at = stop;
         }

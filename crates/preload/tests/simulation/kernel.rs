@@ -618,8 +618,8 @@ mod calls;
 mod taking;
 mod uffd;
 pub use calls::{
-    dontneed, exit, fork, mmap, mmap_over, mprotect, mremap, munmap, pin, resize, set_in_child,
-    Leave, Pin,
+    dontneed, exit, fork, mmap, mmap_over, mmap_refused, mprotect, mremap, munmap, pin, resize,
+    set_in_child, Leave, Pin,
 };
 pub use taking::{
     disturb, give_up, hold, is_present, is_takeable, leave_early, none_is_given_up, read_out,

@@ -73,6 +73,11 @@ const KEPT: &[(u64, &str)] = &[
         "a mapping moved to where another had left, and its event came first: what it had brought \
          there passed for the other, whose move was then taken for one from before",
     ),
+    (
+        4_077_740,
+        "a page that the kernel moved without saying so was voided, and lay in the slot still when \
+         it was to go there once more",
+    ),
 ];
 
 /// Whether this seed is kept for what it found.

@@ -107,6 +107,21 @@ pub fn mmap_over(space: usize, start: u64, len: u64) {
     reshaped(&[id]);
 }
 
+/// mmap(2) with MAP_FIXED that finds no room: nothing changes, and yet the contexts are told.
+pub fn mmap_refused(space: usize, start: u64, len: u64) {
+    schedule::call_point();
+    let _inside = schedule::enter_call();
+    schedule::trace(|| format!("mmap over {start:#x} +{}, refused", len / PAGE));
+    let contexts = with(|k| {
+        let contexts = k.contexts_of(space, start, start + len, EVENT_UNMAP);
+        begin_change(k, &contexts);
+        contexts
+    });
+    for c in contexts {
+        announce(c, 0x16, [start, start + len, 0]);
+    }
+}
+
 impl Kernel {
     /// Takes mappings away; the contexts to tell.
     fn unmap(&mut self, space: usize, start: u64, len: u64) -> Vec<usize> {

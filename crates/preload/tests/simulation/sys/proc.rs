@@ -43,6 +43,14 @@ impl Coverage {
         Coverage
     }
 
+    /// See the real one.
+    pub fn mappings(&self, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
+        schedule::call_point();
+        let mut all = kernel::mappings(kernel::MAIN);
+        all.retain(|&(a, b)| a < end && start < b);
+        Some(all)
+    }
+
     /// See the real one: page by page.
     pub fn holes(&self, start: u64, end: u64, mut found: impl FnMut(u64, u64)) {
         schedule::call_point();

@@ -1,0 +1,163 @@
+//! Unmappings that were announced and did not take place.
+//!
+//! Since Linux 6.12 a call that unmaps can fail after it was noted who is to be told: `mmap` with
+//! `MAP_FIXED` for want of room (RLIMIT_AS, RLIMIT_DATA, overcommit), `munmap` and `mmap` over sealed
+//! memory. All stays as it was, and the event comes all the same. Were it believed, what is in tiers
+//! would read as zeros.
+//!
+//! So where something is held the kernel is asked what is there now. As a rule that is nothing, or a
+//! mapping that is not registered. If it is registered it has stayed, or has come there since. What
+//! was moved there is known (`order.rs`). What has grown into the range in place nobody tells of, but
+//! it can mostly be told from what has stayed ([`Pager::can_have_stayed`]); what cannot is taken for grown,
+//! since a program that shrinks and grows a mapping is an ordinary one (`realloc`): a call that is
+//! refused over the end of a mapping of which no page of that end is in memory.
+
+use super::Pager;
+use crate::region::{for_overlap, page_index};
+use crate::sys::uffd::Failure;
+use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES};
+
+/// How often it is asked again because something else changed meanwhile.
+const TRIES_MAX: usize = 100_000;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+type Range = (u64, u64);
+
+fn overlap((a, b): Range, (c, d): Range) -> bool {
+    a < d && c < b
+}
+
+impl Pager {
+    /// The parts of `part`, a part of the range that is `said` to be unmapped, in which that took
+    /// place.
+    pub(super) fn taken_place(&mut self, part: Range, said: Range) -> Vec<Range> {
+        if !self.holds_any(part) {
+            return vec![part];
+        }
+        // Looked at once, at first: whoever is told of has not gone on yet, as a rule, and what it does
+        // next is not to be seen here. (On an older kernel it always takes place.)
+        let Some(mappings) = self.coverage.mappings(part.0, part.1) else { return vec![part] };
+        let mut stayed = Vec::new();
+        for mapping in mappings {
+            let run = (mapping.0.max(part.0), mapping.1.min(part.1));
+            if !self.can_have_stayed(run, mapping, said) {
+                continue;
+            }
+            // All of it, if it is one mapping still; else page by page.
+            if self.is_there(run.0, run.1) {
+                stayed.push(run);
+                continue;
+            }
+            for page in (run.0..run.1).step_by(PAGE_BYTES) {
+                // What is to be unmapped by an event that waits is left to that: a child may have
+                // been forked before it.
+                if self.is_there(page, page + PAGE) || self.queue.unmaps(page) {
+                    stayed.push((page, page + PAGE));
+                }
+            }
+        }
+        // What has moved on meanwhile was there, too.
+        for _ in 0..TRIES_MAX {
+            if !self.is_changing() {
+                break;
+            }
+            self.listen();
+        }
+        stayed.extend(self.moved_since(part, said));
+        without(part, &mut stayed)
+    }
+
+    /// Whether a range is one registered mapping now that nothing is changing.
+    fn is_there(&mut self, start: u64, end: u64) -> bool {
+        for _ in 0..TRIES_MAX {
+            match self.uffd.is_registered(start, end - start, self.rt.unreadable) {
+                Err(Failure::Changing) => self.listen(),
+                answer => return answer == Ok(true) && !self.has_come((start, end)),
+            }
+        }
+        false
+    }
+
+    /// Whether a mapping was moved to some of a range, or the pager registers it right now, so that it
+    /// is registered whatever was unmapped there.
+    fn has_come(&self, range: Range) -> bool {
+        let is_new = |page| self.queue.moves_to(page) || self.is_being_registered(page);
+        self.arrivals.touch(range) || (range.0..range.1).step_by(PAGE_BYTES).any(is_new)
+    }
+
+    fn holds_any(&self, part: Range) -> bool {
+        let mut any = false;
+        for_overlap(&self.rt.table, part.0, part.1, |region, mut pages| {
+            any |= pages.any(|i| region.word(i).state() != PageState::Home);
+        });
+        any
+    }
+
+    /// What waiting events move away from a part of what is said to be unmapped before them: what
+    /// moves on was there, unless it has come since, by a move or by growing.
+    fn moved_since(&self, part: Range, said: Range) -> Vec<Range> {
+        let moves = self.queue.moves_out_of(part.0, part.1).into_iter();
+        let was_there = |&(from, end): &Range| {
+            let some = (from.max(part.0), end.min(part.1));
+            !self.has_come(some) && (from >= said.0 || end > said.1)
+        };
+        moves.filter(was_there).map(|(a, b)| (a.max(part.0), b.min(part.1))).collect()
+    }
+
+    /// Whether a mapping that was seen in what is said to be unmapped can have lain there all the
+    /// time, if it is registered. What grows begins before the range into which it grows. Where
+    /// registered memory was new, only the pager can have filled it, and it has filled nothing
+    /// since. And there is no growing into what goes on behind the range.
+    fn can_have_stayed(&self, run: Range, mapping: Range, said: Range) -> bool {
+        let goes_on = mapping.1 > said.1 && self.is_in_books(said.1);
+        mapping.0 >= said.0 || self.is_any_present(run) || goes_on
+    }
+
+    fn is_in_books(&self, page: u64) -> bool {
+        let region = self.rt.table.get(page);
+        region.is_some_and(|region| region.is_registered(page_index(page)))
+    }
+
+    fn is_any_present(&self, run: Range) -> bool {
+        (run.0 / REGION_BYTES..run.1.div_ceil(REGION_BYTES)).any(|n| {
+            let base = n * REGION_BYTES;
+            let there = self.present(base);
+            let pages = run.0.max(base)..run.1.min(base + REGION_BYTES);
+            pages.step_by(PAGE_BYTES).any(|page| {
+                let i = ((page - base) / PAGE_BYTES as u64) as usize;
+                there[i / 64] >> (i % 64) & 1 == 1
+            })
+        })
+    }
+}
+
+/// A range without some others.
+fn without(part: Range, others: &mut [Range]) -> Vec<Range> {
+    others.sort_unstable();
+    let mut left = vec![part];
+    for &other in others.iter() {
+        left = left
+            .into_iter()
+            .flat_map(|(a, b)| match overlap((a, b), other) {
+                true => vec![(a, other.0.max(a)), (other.1.min(b), b)],
+                false => vec![(a, b)],
+            })
+            .filter(|(a, b)| a < b)
+            .collect();
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stayed_is_left_out() {
+        assert_eq!(without((10, 20), &mut []), [(10, 20)]);
+        assert_eq!(without((10, 20), &mut [(0, 30)]), []);
+        assert_eq!(without((10, 20), &mut [(15, 30), (11, 12)]), [(10, 11), (12, 15)]);
+        assert_eq!(without((10, 20), &mut [(20, 30)]), [(10, 20)]);
+    }
+}
