@@ -24,6 +24,12 @@ def test_map_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...])
 
 
 @BOTH
+def test_refused(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """A call that failed has changed nothing, though the kernel announced it."""
+    face_both(sandbox, program("refused"), options=options)
+
+
+@BOTH
 def test_grow(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """What a mapping grows by is registered with it, of which there is no event."""
     face_both(sandbox, program("grow"), options=options)
