@@ -62,6 +62,12 @@ def test_fork_storm_unprivileged(nobody: Sandbox, program: Compiler) -> None:
     face_both(nobody, program("fork_storm"))
 
 
+@pytest.mark.usefixtures("userfaultfd_for_all")
+def test_tiered_stack(nobody: Sandbox, program: Compiler) -> None:
+    """A page of the stack that is out, touched with a lock of ours in hand, would be waited for."""
+    face_both(nobody, program("tiered_stack"))
+
+
 @BOTH
 def test_fork_deep(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """Each generation depends on the pager of the first."""

@@ -45,7 +45,7 @@ pub mod training;
 
 #[cfg(not(test))]
 #[global_allocator]
-static HEAP: sys::memory::OwnHeap = sys::memory::OwnHeap;
+static HEAP: sys::heap::OwnHeap = sys::heap::OwnHeap;
 
 /// Where the planner listens. Set by `terrace run`, inherited by what the program starts.
 pub const SOCKET_VARIABLE: &std::ffi::CStr = c"TERRACE_SOCKET";

@@ -5,8 +5,8 @@
 //! application's `malloc` is never called. The reservation is `MAP_NORESERVE`: only touched pages
 //! cost memory. It is kept out of forked children (they have no runtime threads) and of core dumps.
 
-use super::sync::{renew, Mutex, OnlyThread};
-use std::alloc::{GlobalAlloc, Layout};
+use super::heap;
+use super::sync::OnlyThread;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::MAX_TIERS;
@@ -95,6 +95,7 @@ pub fn reserve() -> Result<(), &'static str> {
     HEAP_BASE.store(heap as usize, Ordering::Release);
     NEXT.store(base.next_multiple_of(REGION_BYTES), Ordering::Relaxed);
     BASE.store(base, Ordering::Release);
+    heap::prepare();
     Ok(())
 }
 
@@ -129,7 +130,7 @@ pub fn forget(only: &OnlyThread) {
     }
     RANGES_USED.store(0, Ordering::Relaxed);
     HEAP_BASE.store(0, Ordering::Relaxed);
-    renew(only, &HEAP, None);
+    heap::forget(only);
 }
 
 /// Whether the runtime has taken address space in this process.
@@ -347,13 +348,12 @@ impl Medium for Arena {
     }
 }
 
-// ---- Rust's heap in this library -----------------------------------------------------------
+// ---- where Rust's heap in this library comes from (heap.rs) --------------------------------
 
 static HEAP_BASE: AtomicUsize = AtomicUsize::new(0);
-static HEAP: Mutex<Option<dlmalloc::Dlmalloc<HeapSource>>> = Mutex::new(None);
 
 /// Hands dlmalloc consecutive pieces of the heap range.
-struct HeapSource;
+pub(super) struct HeapSource;
 
 // SAFETY: `alloc` returns disjoint, zeroed, page-aligned pieces of a mapping that is never
 // unmapped; nothing is ever taken back, so the other methods refuse.
@@ -394,36 +394,5 @@ unsafe impl dlmalloc::Allocator for HeapSource {
     }
     fn page_size(&self) -> usize {
         PAGE_BYTES
-    }
-}
-
-/// Rust's global allocator in this library: dlmalloc over the reservation above.
-pub struct OwnHeap;
-
-impl OwnHeap {
-    fn with<R>(&self, f: impl FnOnce(&mut dlmalloc::Dlmalloc<HeapSource>) -> R) -> R {
-        let mut heap = HEAP.lock().unwrap_or_else(|e| e.into_inner());
-        f(heap.get_or_insert_with(|| dlmalloc::Dlmalloc::new_with_allocator(HeapSource)))
-    }
-}
-
-// SAFETY: dlmalloc is a correct allocator behind one lock; the lock is held for a few hundred
-// nanoseconds and never across a call that could re-enter it.
-unsafe impl GlobalAlloc for OwnHeap {
-    unsafe fn alloc(&self, l: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is dlmalloc's.
-        self.with(|h| unsafe { h.malloc(l.size(), l.align()) })
-    }
-    unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is dlmalloc's.
-        self.with(|h| unsafe { h.calloc(l.size(), l.align()) })
-    }
-    unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
-        // SAFETY: the caller's promise is dlmalloc's.
-        self.with(|h| unsafe { h.free(p, l.size(), l.align()) });
-    }
-    unsafe fn realloc(&self, p: *mut u8, l: Layout, new: usize) -> *mut u8 {
-        // SAFETY: the caller's promise is dlmalloc's.
-        self.with(|h| unsafe { h.realloc(p, l.size(), l.align(), new) })
     }
 }

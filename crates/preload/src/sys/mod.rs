@@ -11,6 +11,7 @@
 
 pub mod clones;
 pub mod crash;
+pub mod heap;
 pub mod inherit;
 pub mod media;
 pub mod memory;
