@@ -23,6 +23,13 @@ def test_map_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...])
     face_both(sandbox, program("map_over"), options=options)
 
 
+@pytest.mark.parametrize("how", ["libc", "syscall", "instruction"])
+@BOTH
+def test_shm_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...], how: str) -> None:
+    """SHM_REMAP unmaps what was there, and there is no event; nor a shim before an instruction."""
+    face_both(sandbox, program("shm_over"), how, options=options)
+
+
 @BOTH
 def test_grow(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """What a mapping grows by is registered with it, of which there is no event."""

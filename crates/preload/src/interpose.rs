@@ -5,7 +5,8 @@
 //! stops movement (`locked.rs`), and `mremap` is asked again where our registrations were in its
 //! way. What makes threads and mutexes of some kinds keeps their pages home (`kept.rs`). What
 //! happens to the address space is told by userfaultfd events, not by shims, since libc calls
-//! `mmap` and `munmap` internally without passing here.
+//! `mmap` and `munmap` internally without passing here; but for what has no event: guards, and a
+//! `shmat` over other memory.
 
 use crate::forks;
 use crate::kept;
@@ -73,6 +74,7 @@ pub fn resolve() {
     next(&CLOSE_RANGE, c"close_range");
     clones::resolve();
     rseq::resolve();
+    next(&SHMAT, c"shmat");
     next(&MUTEX_INIT, c"pthread_mutex_init");
     next(&CREATE, c"pthread_create");
 }
@@ -269,6 +271,43 @@ pub unsafe extern "C" fn mremap(
         }
     }
     result as *mut libc::c_void
+}
+
+type ShmatFn =
+    unsafe extern "C" fn(libc::c_int, *const libc::c_void, libc::c_int) -> *mut libc::c_void;
+
+static SHMAT: AtomicUsize = AtomicUsize::new(0);
+
+/// What addresses are rounded down to with SHM_RND, at most.
+const SHM_STEP: u64 = 16 << 10;
+
+/// `shmat(2)`. With SHM_REMAP the kernel replaces what is there and tells nobody; so what is in
+/// tiers comes home first.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn shmat(
+    id: libc::c_int,
+    at: *const libc::c_void,
+    flags: libc::c_int,
+) -> *mut libc::c_void {
+    // SAFETY: what `dlsym` found under this name has this type.
+    let real: ShmatFn = unsafe { std::mem::transmute(next(&SHMAT, c"shmat")) };
+    // SAFETY: the caller's call.
+    let call = || unsafe { real(id, at, flags) };
+    let mut segment = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
+    // SAFETY: room for what is known of a segment.
+    let is_known = flags & libc::SHM_REMAP != 0
+        && unsafe { libc::shmctl(id, libc::IPC_STAT, segment.as_mut_ptr()) } == 0;
+    if !is_known {
+        return call();
+    }
+    // SAFETY: all zeros, or what the kernel wrote.
+    let bytes = unsafe { segment.assume_init() }.shm_segsz as u64;
+    let start = at as u64 / SHM_STEP * SHM_STEP;
+    let len = (at as u64 - start).saturating_add(bytes).next_multiple_of(4096);
+    forks::while_let_go(start, len, call).unwrap_or_else(call)
 }
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13).
