@@ -30,6 +30,15 @@ def test_shm_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...],
     face_both(sandbox, program("shm_over"), how, options=options)
 
 
+@pytest.mark.parametrize("what", ["one", "several", "dontunmap"])
+@BOTH
+def test_move_parts(
+    sandbox: Sandbox, program: Compiler, options: tuple[str, ...], what: str
+) -> None:
+    """Registration splits a mapping; the kernel moved what lay before it and refused the rest."""
+    face_both(sandbox, program("move_parts"), what, options=options)
+
+
 @BOTH
 def test_grow(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """What a mapping grows by is registered with it, of which there is no event."""

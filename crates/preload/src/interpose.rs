@@ -239,8 +239,9 @@ pub unsafe extern "C" fn munlockall() -> libc::c_int {
 }
 
 /// `mremap(2)`. The kernel resizes one mapping, and says EFAULT of what it takes for several: where
-/// registration has split the program's one, it is made whole and the call made again. A forked
-/// child's parts cannot be made whole any more: there, it is done by parts (`sys/remap.rs`).
+/// registration has split the program's one, it is made whole and the call made again; before the
+/// call, where that could move half of it (`forks::while_moved`). A forked child's parts cannot be
+/// made whole any more: there, it is done by parts (`sys/remap.rs`).
 ///
 /// # Safety
 /// As for libc's.
@@ -256,8 +257,15 @@ pub unsafe extern "C" fn mremap(
     let call = || unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
     // SAFETY: errno of the calling thread.
     let errno = || unsafe { *libc::__errno_location() };
-    let mut result = call();
-    if result == -1 && errno() == libc::EFAULT {
+    let pages = |len: usize| len.div_ceil(4096);
+    let moves = flags & libc::MREMAP_FIXED != 0 && pages(old_len) == pages(new_len);
+    let mut result = match moves {
+        true => forks::while_moved(old as u64, (pages(old_len) as u64).saturating_mul(4096), call),
+        false => call(),
+    };
+    // (What moves as it is was let go of already; asked again, the kernel might move the emptied
+    // half over the one that it has moved.)
+    if result == -1 && errno() == libc::EFAULT && !moves {
         result = forks::while_let_go(old as u64, old_len as u64, call).unwrap_or(result);
     }
     if result == -1 && errno() == libc::EFAULT && forks::may_have_split() {
