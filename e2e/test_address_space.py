@@ -23,6 +23,22 @@ def test_map_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...])
     face_both(sandbox, program("map_over"), options=options)
 
 
+@pytest.mark.parametrize("how", ["libc", "syscall", "instruction"])
+@BOTH
+def test_shm_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...], how: str) -> None:
+    """SHM_REMAP unmaps what was there, and there is no event; nor a shim before an instruction."""
+    face_both(sandbox, program("shm_over"), how, options=options)
+
+
+@pytest.mark.parametrize("what", ["one", "several", "dontunmap"])
+@BOTH
+def test_move_parts(
+    sandbox: Sandbox, program: Compiler, options: tuple[str, ...], what: str
+) -> None:
+    """Registration splits a mapping; the kernel moved what lay before it and refused the rest."""
+    face_both(sandbox, program("move_parts"), what, options=options)
+
+
 @BOTH
 def test_refused(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """A call that failed has changed nothing, though the kernel announced it."""

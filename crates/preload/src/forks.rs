@@ -26,7 +26,7 @@ use crate::runtime::Runtime;
 use crate::stats;
 use crate::sys::sync::{renew, Mutex, OnlyThread};
 use crate::sys::{memory, proc, thread};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::PoisonError;
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
 
@@ -235,8 +235,11 @@ const LET_GO_TRIES: usize = 100;
 /// of it registered, so that what our registrations have split is one mapping again. `None`, and
 /// not done, if there is no runtime.
 pub fn while_let_go<T>(start: u64, len: u64, work: impl FnOnce() -> T) -> Option<T> {
-    let rt = runtime()?;
-    Some(thread::without_signals(|| {
+    Some(let_go(runtime()?, start, len, work))
+}
+
+fn let_go<T>(rt: &'static Runtime, start: u64, len: u64, work: impl FnOnce() -> T) -> T {
+    thread::without_signals(|| {
         rt.paused.fetch_add(1, Ordering::AcqRel);
         agent::drop_plans();
         rt.doorbell.call(|_| ());
@@ -252,5 +255,37 @@ pub fn while_let_go<T>(start: u64, len: u64, work: impl FnOnce() -> T) -> Option
         let done = work();
         rt.paused.fetch_sub(1, Ordering::AcqRel);
         done
-    }))
+    })
+}
+
+/// One past the last address that a program can have.
+const ADDRESS_END: u64 = 1 << 47;
+
+/// Does `work`, which moves a range elsewhere as it is, and lets go of the range before if it must.
+/// The kernel moves several mappings one after the other (Linux 6.17), but refuses where it comes
+/// to a registered one, with those before it moved.
+pub fn while_moved<T>(start: u64, len: u64, work: impl FnOnce() -> T) -> T {
+    let end = start.saturating_add(len);
+    let Some(rt) = runtime().filter(|_| end <= ADDRESS_END) else { return work() };
+    // Of what is not in the table now nothing is registered until this is over.
+    rt.paused.fetch_add(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    let done = match is_partly_registered(rt, start, end) {
+        true => let_go(rt, start, len, work),
+        false => work(),
+    };
+    rt.paused.fetch_sub(1, Ordering::AcqRel);
+    done
+}
+
+/// Whether some of a range is registered, and not all of it as one mapping. No pages are registered
+/// meanwhile.
+fn is_partly_registered(rt: &'static Runtime, start: u64, end: u64) -> bool {
+    let mut is_known = false;
+    for_overlap(&rt.table, start, end, |_, _| is_known = true);
+    is_known
+        && rt.uffd.is_registered(start, end - start, rt.unreadable) != Ok(true)
+        && thread::without_signals(|| {
+            rt.doorbell.call(move |pager| pager.is_any_registered(start, end))
+        })
 }

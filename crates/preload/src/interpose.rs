@@ -5,7 +5,8 @@
 //! stops movement (`locked.rs`), and `mremap` is asked again where our registrations were in its
 //! way. What makes threads and mutexes of some kinds keeps their pages home (`kept.rs`). What
 //! happens to the address space is told by userfaultfd events, not by shims, since libc calls
-//! `mmap` and `munmap` internally without passing here.
+//! `mmap` and `munmap` internally without passing here; but for what has no event: guards, and a
+//! `shmat` over other memory.
 
 use crate::forks;
 use crate::kept;
@@ -73,6 +74,7 @@ pub fn resolve() {
     next(&CLOSE_RANGE, c"close_range");
     clones::resolve();
     rseq::resolve();
+    next(&SHMAT, c"shmat");
     next(&MUTEX_INIT, c"pthread_mutex_init");
     next(&CREATE, c"pthread_create");
 }
@@ -237,8 +239,9 @@ pub unsafe extern "C" fn munlockall() -> libc::c_int {
 }
 
 /// `mremap(2)`. The kernel resizes one mapping, and says EFAULT of what it takes for several: where
-/// registration has split the program's one, it is made whole and the call made again. A forked
-/// child's parts cannot be made whole any more: there, it is done by parts (`sys/remap.rs`).
+/// registration has split the program's one, it is made whole and the call made again; before the
+/// call, where that could move half of it (`forks::while_moved`). A forked child's parts cannot be
+/// made whole any more: there, it is done by parts (`sys/remap.rs`).
 ///
 /// # Safety
 /// As for libc's.
@@ -254,8 +257,15 @@ pub unsafe extern "C" fn mremap(
     let call = || unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
     // SAFETY: errno of the calling thread.
     let errno = || unsafe { *libc::__errno_location() };
-    let mut result = call();
-    if result == -1 && errno() == libc::EFAULT {
+    let pages = |len: usize| len.div_ceil(4096);
+    let moves = flags & libc::MREMAP_FIXED != 0 && pages(old_len) == pages(new_len);
+    let mut result = match moves {
+        true => forks::while_moved(old as u64, (pages(old_len) as u64).saturating_mul(4096), call),
+        false => call(),
+    };
+    // (What moves as it is was let go of already; asked again, the kernel might move the emptied
+    // half over the one that it has moved.)
+    if result == -1 && errno() == libc::EFAULT && !moves {
         result = forks::while_let_go(old as u64, old_len as u64, call).unwrap_or(result);
     }
     if result == -1 && errno() == libc::EFAULT && forks::may_have_split() {
@@ -269,6 +279,43 @@ pub unsafe extern "C" fn mremap(
         }
     }
     result as *mut libc::c_void
+}
+
+type ShmatFn =
+    unsafe extern "C" fn(libc::c_int, *const libc::c_void, libc::c_int) -> *mut libc::c_void;
+
+static SHMAT: AtomicUsize = AtomicUsize::new(0);
+
+/// What addresses are rounded down to with SHM_RND, at most.
+const SHM_STEP: u64 = 16 << 10;
+
+/// `shmat(2)`. With SHM_REMAP the kernel replaces what is there and tells nobody; so what is in
+/// tiers comes home first.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn shmat(
+    id: libc::c_int,
+    at: *const libc::c_void,
+    flags: libc::c_int,
+) -> *mut libc::c_void {
+    // SAFETY: what `dlsym` found under this name has this type.
+    let real: ShmatFn = unsafe { std::mem::transmute(next(&SHMAT, c"shmat")) };
+    // SAFETY: the caller's call.
+    let call = || unsafe { real(id, at, flags) };
+    let mut segment = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
+    // SAFETY: room for what is known of a segment.
+    let is_known = flags & libc::SHM_REMAP != 0
+        && unsafe { libc::shmctl(id, libc::IPC_STAT, segment.as_mut_ptr()) } == 0;
+    if !is_known {
+        return call();
+    }
+    // SAFETY: all zeros, or what the kernel wrote.
+    let bytes = unsafe { segment.assume_init() }.shm_segsz as u64;
+    let start = at as u64 / SHM_STEP * SHM_STEP;
+    let len = (at as u64 - start).saturating_add(bytes).next_multiple_of(4096);
+    forks::while_let_go(start, len, call).unwrap_or_else(call)
 }
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13).

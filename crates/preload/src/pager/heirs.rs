@@ -146,6 +146,15 @@ impl Pager {
         true
     }
 
+    /// Whether any page of a range is registered, after every change before was handled.
+    pub fn is_any_registered(&mut self, start: u64, end: u64) -> bool {
+        let mut is_any = false;
+        for_overlap(&self.rt.table, start, end, |region, mut pages| {
+            is_any |= pages.any(|i| region.is_registered(i));
+        });
+        is_any
+    }
+
     /// Gives up all registrations for good. Every page is at home, and nothing is moved or
     /// registered from now on. `sentinel` is the page of `forks.rs`, 0 if there is none.
     pub fn unregister_all(&mut self, sentinel: u64) {

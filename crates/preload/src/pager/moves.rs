@@ -60,10 +60,24 @@ impl Going {
 
     /// The pages that are left and can go.
     pub fn movable(&self, stamp: u8) -> impl Iterator<Item = usize> + '_ {
-        self.pages.clone().filter(move |&i| {
-            let w = self.region.word(i);
-            self.region.is_registered(i) && w.movable(self.tier, stamp, self.cooling, RETRY_WINDOWS)
-        })
+        self.pages.clone().filter(move |&i| self.is_movable(i, stamp))
+    }
+
+    fn is_movable(&self, i: usize, stamp: u8) -> bool {
+        let w = self.region.word(i);
+        self.region.is_registered(i) && w.movable(self.tier, stamp, self.cooling, RETRY_WINDOWS)
+    }
+
+    /// Page `i`, which can go, and those that lie beside it and can go too.
+    pub(super) fn run_from(&self, i: usize, stamp: u8) -> Range<usize> {
+        let end = (i..self.pages.end).find(|&k| !self.is_movable(k, stamp));
+        i..end.unwrap_or(self.pages.end)
+    }
+
+    /// Notes that the address space was changing. Whether that was so too often to go on.
+    pub(super) fn met_changes(&mut self) -> bool {
+        self.changing += 1;
+        self.changing > CHANGING_MAX
     }
 }
 
@@ -158,7 +172,12 @@ impl Pager {
     fn register_now(&mut self, region: &Region, pages: Range<usize>) -> bool {
         let len = (pages.len() * PAGE_BYTES) as u64;
         // While a fork is under way the set of what is registered stays as it is.
-        if self.rt.is_paused()
+        if self.rt.is_paused() {
+            return false;
+        }
+        // What is held of a mapping that went unsaid must not be found in the one there is now.
+        let noted = region.runs_where(|i| pages.contains(&i) && region.is_registered(i));
+        if noted.into_iter().any(|run| self.strike(region, run).is_err())
             || self.uffd.register_missing(region.address(pages.start), len).is_err()
         {
             return false;
@@ -198,6 +217,31 @@ impl Pager {
                 answer => return answer == Ok(true),
             }
         }
+    }
+
+    /// Strikes from the books what of `pages`, which they call registered, the kernel has not.
+    /// Whether there was any: the caller looks again. A mapping that `shmat` replaces (SHM_REMAP)
+    /// goes without an event, and pages of what came there later, once moved out, would be missing
+    /// unseen. Costs one question where all is as it should be.
+    pub(super) fn strike(&mut self, region: &Region, pages: Range<usize>) -> Result<bool, Failure> {
+        let (start, len) = (region.address(pages.start), (pages.len() * PAGE_BYTES) as u64);
+        if self.uffd.is_registered(start, len, self.rt.unreadable)? {
+            return Ok(false);
+        }
+        // It says so also of what a change has just taken elsewhere that was not handled yet.
+        if self.is_changing() || self.queue.has_changes() {
+            return Err(Failure::Changing);
+        }
+        if pages.len() > 1 {
+            let middle = pages.start + pages.len() / 2;
+            let first = self.strike(region, pages.start..middle)?;
+            return Ok(self.strike(region, middle..pages.end)? || first);
+        }
+        if region.word(pages.start).state() != PageState::Home {
+            self.void(region, pages.start, false);
+        }
+        region.set_registered(pages, false);
+        Ok(true)
     }
 
     /// Ends the registration of a region that has every page at home. `false` if it has not.
@@ -302,13 +346,14 @@ impl Pager {
     fn move_run_out(&mut self, going: &mut Going) -> bool {
         let (region, slot, tier) = (going.region, going.slot, going.tier);
         let stamp = self.rt.window_stamp();
-        let movable = |i: usize| {
-            region.is_registered(i)
-                && region.word(i).movable(tier, stamp, going.cooling, RETRY_WINDOWS)
-        };
-        let Some(i) = going.pages.clone().find(|&i| movable(i)) else { return false };
-        let end = (i..going.pages.end).find(|&k| !movable(k)).unwrap_or(going.pages.end);
-        let marked = (i..end).take_while(|&k| {
+        let Some(i) = going.movable(stamp).next() else { return false };
+        let run = going.run_from(i, stamp);
+        match self.strike(region, run.clone()) {
+            Ok(false) => {}
+            Ok(true) => return true,
+            Err(why) => return self.goes_on_after(going, why),
+        }
+        let marked = run.take_while(|&k| {
             self.children.owe_nothing(region.address(k));
             // Another thread may have asked for the page to stay (`kept.rs`).
             let w = region.word(k);
@@ -339,30 +384,31 @@ impl Pager {
             }
             region.update(k, |w| if w.state() == PageState::Staged { w.home(None) } else { w });
         }
+        why.is_none_or(|why| self.goes_on_after(going, why))
+    }
+
+    /// What to do when pages did not go. Whether there is any use in going on.
+    fn goes_on_after(&mut self, going: &mut Going, why: Failure) -> bool {
         match why {
-            None => {}
-            Some(Failure::Changing) => {
-                going.changing += 1;
-                if going.changing > CHANGING_MAX {
+            Failure::Changing => {
+                if going.met_changes() {
                     return false;
                 }
                 self.drain();
+                true
             }
-            Some(Failure::Busy) => {
-                self.refuse(tier, Refused::PinnedOrShared);
-                region.is_shared.store(true, Ordering::Relaxed);
+            Failure::Busy => {
+                self.refuse(going.tier, Refused::PinnedOrShared);
+                going.region.is_shared.store(true, Ordering::Relaxed);
                 going.busy += 1;
                 going.pages.start += 1;
-                if going.busy >= BUSY_MAX {
-                    return false;
-                }
+                going.busy < BUSY_MAX
             }
-            Some(_) => {
-                self.refuse(tier, Refused::MappingChanged);
-                return false;
+            _ => {
+                self.refuse(going.tier, Refused::MappingChanged);
+                false
             }
         }
-        true
     }
 
     /// The pages of a region that are in its staging slot and not at home.
@@ -420,6 +466,14 @@ impl Pager {
 
     /// Takes page `i` into a sample slot, if it can go. `None` if there is no slot.
     fn take_sample(&mut self, region: &Region, i: usize, w: PageWord) -> Option<bool> {
+        match self.strike(region, i..i + 1) {
+            Ok(false) => {}
+            Err(Failure::Changing) => {
+                self.drain();
+                return Some(false);
+            }
+            _ => return Some(false),
+        }
         let slot = self.rt.samples.take()?;
         let Some(sampled) = w.sample(slot) else {
             // It is to stay (`kept.rs`).

@@ -75,8 +75,23 @@ impl Pager {
         // Nothing that cannot be asked for.
         let alone = self.rt.pagemap.mapped_once(region.base).unwrap_or_default();
         let stamp = self.rt.window_stamp();
+        let mut asked = going.pages.start;
         while !marked.is_full() && !self.rt.is_paused() {
             let next = going.movable(stamp).next();
+            if let Some(i) = next.filter(|&i| i >= asked) {
+                let run = going.run_from(i, stamp);
+                match self.strike(region, run.clone()) {
+                    Ok(false) => asked = run.end,
+                    Ok(true) => continue,
+                    // Of a thread that stands still in the middle of it: in another stop.
+                    Err(_) => {
+                        if going.met_changes() {
+                            going.pages.start = going.pages.end;
+                        }
+                        return;
+                    }
+                }
+            }
             going.pages.start = next.map_or(going.pages.end, |i| i + 1);
             let Some(i) = next else { return };
             if alone[i / 64] >> (i % 64) & 1 == 0 {
@@ -101,6 +116,11 @@ impl Pager {
             let Some((i, w)) = sampling.next(stamp, cooling) else { return };
             if alone[i / 64] >> (i % 64) & 1 == 0 {
                 continue;
+            }
+            match self.strike(region, i..i + 1) {
+                Ok(false) => {}
+                Ok(true) => continue,
+                Err(_) => return,
             }
             let Some(slot) = self.rt.samples.take() else { return };
             self.children.owe_nothing(region.address(i));

@@ -1,7 +1,7 @@
 //! Children that are made without libc's `fork`: `_Fork`, `clone`, and `syscall` with a number that
 //! makes a process. They get what `fork`'s handlers do (`forks.rs`). What executes the instruction
 //! itself passes by here unseen; `forks.rs` says what becomes of its child. `syscall` is also where
-//! a seccomp filter for all threads, ours among them, comes by.
+//! a seccomp filter for all threads, ours among them, comes by, and a `shmat` over other memory.
 
 use crate::forks;
 use crate::interpose::next;
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn clone(
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
     use super::{after, makes, Makes};
-    use crate::{forks, offspring};
+    use crate::{forks, interpose, offspring};
 
     /// Straight to the kernel, but for the calls that make a process. Those that give the child a
     /// stack of its own are left alone: its first instruction returns to an address on that stack.
@@ -164,6 +164,8 @@ mod x86_64 {
             "cmp rdi, {clone3}",
             "je 2f",
             "cmp rdi, {seccomp}",
+            "je 2f",
+            "cmp rdi, {shmat}",
             "je 2f",
             "3:",
             "mov rax, rdi",
@@ -204,6 +206,7 @@ mod x86_64 {
             fork = const libc::SYS_fork,
             clone3 = const libc::SYS_clone3,
             seccomp = const libc::SYS_seccomp,
+            shmat = const libc::SYS_shmat,
             failed = sym failed,
             is_fork = sym is_fork,
             fork_call = sym fork_call,
@@ -216,8 +219,9 @@ mod x86_64 {
         -1
     }
 
-    /// Whether the call makes a process with a copy of our memory, on the caller's stack.
-    extern "C" fn is_fork(number: libc::c_long, a: u64, b: u64) -> libc::c_int {
+    /// Whether the call makes a process with a copy of our memory, on the caller's stack; or is one
+    /// of those that `fork_call` passes on to their shims.
+    extern "C" fn is_fork(number: libc::c_long, a: u64, b: u64, c: u64) -> libc::c_int {
         let (flags, stack) = match number {
             libc::SYS_clone => (a, b),
             libc::SYS_clone3 => {
@@ -229,6 +233,7 @@ mod x86_64 {
                 }
                 (args[0], args[5])
             }
+            libc::SYS_shmat => return c as libc::c_int & libc::SHM_REMAP,
             libc::SYS_seccomp => {
                 offspring::note_filter();
                 let lays_on_all = b & libc::SECCOMP_FILTER_FLAG_TSYNC != 0;
@@ -257,6 +262,10 @@ mod x86_64 {
         d: u64,
         e: u64,
     ) -> libc::c_long {
+        if number == libc::SYS_shmat {
+            // SAFETY: the caller's call.
+            return unsafe { interpose::shmat(a as _, b as _, c as _) } as libc::c_long;
+        }
         forks::prepare();
         let result: libc::c_long;
         // SAFETY: the caller's system call. The child returns here on its copy of this stack.

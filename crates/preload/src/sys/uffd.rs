@@ -49,6 +49,7 @@ const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
 const MOVE_DONTWAKE: u64 = 1;
 const COPY_DONTWAKE: u64 = 1;
+const COPY_WP: u64 = 2;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
 
 /// Why an operation on a range did not happen, in our words.
@@ -266,11 +267,12 @@ impl Uffd {
     }
 
     /// Whether all of a range lies in one mapping that is registered with this descriptor. Asks for
-    /// a copy from an address that cannot be read: it fails there, or before for want of such a
-    /// mapping.
+    /// a copy, from an address that cannot be read, that is to be write-protected: which is refused
+    /// where that was not registered for, as the application's memory is not, but before for want
+    /// of such a mapping. (Without the protection the kernel would take a page and try to read.)
     pub fn is_registered(&self, start: u64, len: u64, unreadable: u64) -> Result<bool, Failure> {
-        match self.ioctl(IOC_COPY, &mut [start, unreadable, len, 0, 0]) {
-            Ok(()) | Err(libc::EFAULT | libc::EEXIST) => Ok(true),
+        match self.ioctl(IOC_COPY, &mut [start, unreadable, len, COPY_WP, 0]) {
+            Ok(()) | Err(libc::EINVAL | libc::EFAULT | libc::EEXIST) => Ok(true),
             Err(libc::ENOENT) => Ok(false),
             Err(errno) => Err(failure(errno)),
         }

@@ -8,6 +8,9 @@ use super::{
 };
 use real_libc as real;
 
+/// `UFFDIO_COPY_MODE_WP`.
+const COPY_WP: u64 = 2;
+
 /// The argument of an ioctl.
 pub trait Argument {
     /// Its words, to read and write.
@@ -102,9 +105,14 @@ impl Kernel {
         let space = self.contexts[c].space;
         self.may_change(c)?;
         let vma = self.spaces[space].is_within_one(dst, len);
-        if vma.is_none_or(|v| v.ctx.is_none()) {
-            arg[4] = (-i64::from(real::ENOENT)) as u64;
-            return Err(real::ENOENT);
+        let why = match vma.and_then(|v| v.ctx) {
+            None => Some(real::ENOENT),
+            Some((_, m)) if arg[3] & COPY_WP != 0 && m & WP == 0 => Some(real::EINVAL),
+            Some(_) => None,
+        };
+        if let Some(e) = why {
+            arg[4] = (-i64::from(e)) as u64;
+            return Err(e);
         }
         let stop = if len > PAGE && once_in(self.faults.partial) {
             1 + schedule::random(|r| r.below(len / PAGE - 1))
