@@ -36,6 +36,8 @@ struct Area {
     pages: Cell<u64>,
     /// A thread changes it as a whole.
     is_taken: Cell<bool>,
+    /// No call is refused over it: the pager may still be handling its move (README, limits).
+    has_moved: Cell<bool>,
     /// Threads that drop pages of it, who do not mind each other.
     droppers: Cell<u32>,
 }
@@ -139,6 +141,7 @@ impl App {
                 start: Cell::new(start),
                 pages: Cell::new(pages),
                 is_taken: Cell::new(false),
+                has_moved: Cell::new(false),
                 droppers: Cell::new(0),
             });
         }
@@ -285,7 +288,11 @@ impl App {
                 self.give_up_site(start);
             }
             // (Without a draw of its own, so that older seeds mean what they did.)
-            4 if self.has_move && part_len / PAGE % 5 == 3 && !self.is_registering.get() => {
+            4 if self.has_move
+                && part_len / PAGE % 5 == 3
+                && !area.has_moved.get()
+                && !self.is_registering.get() =>
+            {
                 self.is_refused.set(true);
                 kernel::mmap_refused(MAIN, start, pages * PAGE);
                 self.is_refused.set(false);
@@ -303,6 +310,7 @@ impl App {
                 let new_pages = (pages + below(3)).min(PAGES_MAX);
                 if kernel::mremap(MAIN, start, pages * PAGE, to, new_pages * PAGE, leave) {
                     area.start.set(to);
+                    area.has_moved.set(true);
                     area.pages.set(new_pages);
                     if leave == Leave::Mapping {
                         read(MAIN, start);
