@@ -70,7 +70,9 @@ def test_fault_compares_with_zswap_and_zram(
     measured = [row["name"] for row in figures["against"]]
     assert "zswap+lzo" in measured, figures["not_compared"]
     moving = figures["while_moving"]
-    assert [len(at["floors"]) for at in figures["threads"]] == [2, 1], "the bare pager has one thread"
+    assert [len(at["floors"]) for at in figures["threads"]] == [2, 1], (
+        "the bare pager has one thread"
+    )
     rows = figures["tiers"] + figures["against"] + figures["floors"]
     for row in rows + moving["tiers"] + moving["against"]:
         assert 0 < row["p50_ns"] <= row["p99_ns"] <= row["p999_ns"], row

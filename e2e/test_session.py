@@ -247,7 +247,7 @@ def test_status(sandbox: Sandbox, program: Compiler) -> None:
 
 @tiered
 def test_status_of_what_a_wrapper_became(sandbox: Sandbox, program: Compiler) -> None:
-    """An entrypoint script ends in exec: its id, its door and its planner's record are another's."""
+    """An entrypoint script ends in exec: its id is another program's then, with its own planner."""
     script = sandbox.folder / "entrypoint.sh"
     script.write_text(f"#!/bin/sh\nsleep 1\nexec {program('linger')}\n")
     script.chmod(0o755)

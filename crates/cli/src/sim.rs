@@ -37,17 +37,18 @@ pub mod report;
 
 /// Replay what `run --record` wrote through other policies and tiers, or make such traces
 ///
-/// The policies are the planner's own code, on the recorded touches (docs/sim.md). Without an option
-/// all of them are tried at a grid of their knobs.
+/// The policies are the planner's own code, on the recorded touches (docs/sim.md). Without an
+/// option all of them are tried at a grid of their knobs.
 ///
-/// JSON (--json): `policies[]` with `name`, `tco_saved`, `stall_share` (time lost to faults and moves
-/// over running time), `fault_share` (that to faults), `faults`, `moves` (pages), and with --oracle,
-/// else null, `oracle_tco_saved` (with the same lost time), `oracle_bound`, `of_oracle`; `tco_saved`,
-/// `stall_share`, `moves`, `oracle_tco_saved` of the first of them, with --bar of its policy; `live` (null for a generated
-/// trace): `tco_saved`, `stall_share`, `faults`, `moves` as recorded, and `tco_saved_error`,
-/// `faults_error` (simulated / measured - 1); `bar` (with --bar): `policy` (as in `policies[]`),
-/// `best_of_grid`, `behind_grid`, `of_oracle`; `trace`, `source`, `commands[]`, `window_s`, `windows`,
-/// `regions`, `processes`, `core_share`, `sample`, `seed`, `tiers[]`; `simulated_s`, `oracle_s`, `region_windows_per_s`.
+/// JSON (--json): `policies[]` with `name`, `tco_saved`, `stall_share` (time lost to faults and
+/// moves over running time), `fault_share` (that to faults), `faults`, `moves` (pages), and with
+/// --oracle, else null, `oracle_tco_saved` (with the same lost time), `oracle_bound`, `of_oracle`;
+/// `tco_saved`, `stall_share`, `moves`, `oracle_tco_saved` of the first of them, with --bar of its
+/// policy; `live` (null for a generated trace): `tco_saved`, `stall_share`, `faults`, `moves` as
+/// recorded, and `tco_saved_error`, `faults_error` (simulated / measured - 1); `bar` (with --bar):
+/// `policy` (as in `policies[]`), `best_of_grid`, `behind_grid`, `of_oracle`; `trace`, `source`,
+/// `commands[]`, `window_s`, `windows`, `regions`, `processes`, `core_share`, `sample`, `seed`,
+/// `tiers[]`; `simulated_s`, `oracle_s`, `region_windows_per_s`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SimArgs {
     /// A trace, or the .partial folder of a killed recording; with --merge, all that are joined

@@ -67,12 +67,12 @@ impl Against {
 /// than, and not to be had for programs that were not written for it.
 ///
 /// JSON (--json): `tiers[]` and `against[]` with `name`, `codec`, `pool`, `medium`, `emulated` (the
-/// kernel's have none of these), `p50_ns`, `p99_ns`, `p999_ns` (medians of the repetitions, at rest,
-/// first number of threads), `faults`, `faults_in_timeline`, `repetitions[]` (the same, and `max_ns`,
-/// `resident_before`); `threads[]` with `threads`, `tiers[]`, `against[]`: the same for each number of
-/// threads; `while_moving`: the same with demotion going on; `ratios`, null where one was not
-/// measured: `lz4_vs_zswap_lzo_p50`, `.._p99`, both also with `_while_moving` (both sides moving),
-/// `lz4_moving_vs_zswap_lzo_resting_p99`, `lz4_vs_zram_lz4_p50`, `.._p99`,
+/// kernel's have none of these), `p50_ns`, `p99_ns`, `p999_ns` (medians of the repetitions, at
+/// rest, first number of threads), `faults`, `faults_in_timeline`, `repetitions[]` (the same, and
+/// `max_ns`, `resident_before`); `threads[]` with `threads`, `tiers[]`, `against[]`: the same for
+/// each number of threads; `while_moving`: the same with demotion going on; `ratios`, null where
+/// one was not measured: `lz4_vs_zswap_lzo_p50`, `.._p99`, both also with `_while_moving` (both
+/// sides moving), `lz4_moving_vs_zswap_lzo_resting_p99`, `lz4_vs_zram_lz4_p50`, `.._p99`,
 /// `deflate_vs_zswap_deflate_p50`, `.._p99`, `zbud_lz4_vs_zswap_lzo_p50`, `.._p99`,
 /// `zbud_lz4_vs_zram_lz4_p50`, `bare_vs_zswap_lzo_p50`, `.._p99`, `bare_vs_zram_lz4_p50`, the same
 /// three of `self_served`, `zram_lz4_vs_zswap_lzo_p50`, `.._p99` (`lz4` is zsmalloc+lz4+dram, the

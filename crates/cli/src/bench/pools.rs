@@ -54,8 +54,8 @@ pub enum Against {
 /// `efficiency` (the one over the other) and `vs_zram` (efficiency / that of zram, null without
 /// it), all of the pools as filled; `vs_zram_after_churn` (the last stage); `stages[]` with `name`,
 /// `objects`, `stored_bytes`, `pool_bytes`, `metadata_bytes`, `efficiency`, `vs_zram`; `zram` with
-/// its stages or null; `not_compared`: why there is no zram; `codec`, `pages`, `pages_left_out`; the
-/// machine.
+/// its stages or null; `not_compared`: why there is no zram; `codec`, `pages`, `pages_left_out`;
+/// the machine.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PoolsArgs {
     /// Measure the kernel's zsmalloc, too (root; adds a zram device and removes it)

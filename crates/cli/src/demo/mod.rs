@@ -51,12 +51,11 @@ const DRAM_MEASURE_SHARE: f64 = 0.5;
 
 /// Redis on many tiers, measured against plain DRAM, every value checked
 ///
-/// Starts redis-server (Debian: apt-get install redis-server) once for each run - plain DRAM, `auto`
-/// with nothing moved,
-/// `tierscape` with waterfall moderate, analytical 0.5 and analytical 0.1, and `auto` with
-/// analytical 0.1 and with the default policy, `--max-slowdown` -, loads values of about 4 KB,
-/// drives it with closed-loop connections and compares every reply with what was written; at the
-/// end of a run every key is read back. One wrong byte makes the command fail.
+/// Starts redis-server (Debian: apt-get install redis-server) once for each run - plain DRAM,
+/// `auto` with nothing moved, `tierscape` with waterfall moderate, analytical 0.5 and analytical
+/// 0.1, and `auto` with analytical 0.1 and with the default policy, `--max-slowdown` -, loads
+/// values of about 4 KB, drives it with closed-loop connections and compares every reply with what
+/// was written; at the end of a run every key is read back. One wrong byte makes the command fail.
 ///
 /// JSON (--json): `wrong_values`; `runs[]` with `name`, `preset`, `policy`, `alpha`, `threshold`,
 /// `max_slowdown` (null where there is none), `tco_saved` (0..1, mean of the measured windows),
@@ -98,7 +97,8 @@ pub struct DemoArgs {
     ///
     /// At 0.07 a quarter of the keys takes 90 % of the operations and more than half are cold.
     /// Wider distributions leave less to save at this rate of operations for each gigabyte: at
-    /// memtier's 1/6 nearly every page is touched in every window (README, "How far the numbers carry").
+    /// memtier's 1/6 nearly every page is touched in every window (README, "How far the numbers
+    /// carry").
     #[arg(long, default_value_t = 0.07)]
     pub sigma: f64,
     /// Share of operations that write a new version of their key

@@ -76,8 +76,8 @@ impl Pager {
         }
     }
 
-    /// Whether a mapping has grown between the look and what was made of it: what it grew by is kept
-    /// as it was, and no event tells. (One that grows afterwards grows by what children get.)
+    /// Whether a mapping has grown between the look and what was made of it: what it grew by is
+    /// kept as it was, and no event tells. (One that grows afterwards grows by what children get.)
     ///
     /// What has strayed looks like what the program itself keeps: then children get all that it may
     /// be.

@@ -1,16 +1,17 @@
 //! Unmappings that were announced and did not take place.
 //!
 //! Since Linux 6.12 a call that unmaps can fail after it was noted who is to be told: `mmap` with
-//! `MAP_FIXED` for want of room (RLIMIT_AS, RLIMIT_DATA, overcommit), `munmap` and `mmap` over sealed
-//! memory. All stays as it was, and the event comes all the same. Were it believed, what is in tiers
-//! would read as zeros.
+//! `MAP_FIXED` for want of room (RLIMIT_AS, RLIMIT_DATA, overcommit), `munmap` and `mmap` over
+//! sealed memory. All stays as it was, and the event comes all the same. Were it believed, what is
+//! in tiers would read as zeros.
 //!
-//! So where something is held the kernel is asked what is there now. As a rule that is nothing, or a
-//! mapping that is not registered. If it is registered it has stayed, or has come there since. What
-//! was moved there is known (`order.rs`). What has grown into the range in place nobody tells of, but
-//! it can mostly be told from what has stayed ([`Pager::can_have_stayed`]); what cannot is taken for grown,
-//! since a program that shrinks and grows a mapping is an ordinary one (`realloc`): a call that is
-//! refused over the end of a mapping of which no page of that end is in memory.
+//! So where something is held the kernel is asked what is there now. As a rule that is nothing, or
+//! a mapping that is not registered. If it is registered it has stayed, or has come there since.
+//! What was moved there is known (`order.rs`). What has grown into the range in place nobody tells
+//! of, but it can mostly be told from what has stayed ([`Pager::can_have_stayed`]); what cannot is
+//! taken for grown, since a program that shrinks and grows a mapping is an ordinary one
+//! (`realloc`): a call that is refused over the end of a mapping of which no page of that end is in
+//! memory.
 
 use super::Pager;
 use crate::region::{for_overlap, page_index};
@@ -35,8 +36,8 @@ impl Pager {
         if !self.holds_any(part) {
             return vec![part];
         }
-        // Looked at once, at first: whoever is told of has not gone on yet, as a rule, and what it does
-        // next is not to be seen here. (On an older kernel it always takes place.)
+        // Looked at once, at first: whoever is told of has not gone on yet, as a rule, and what it
+        // does next is not to be seen here. (On an older kernel it always takes place.)
         let Some(mappings) = self.coverage.mappings(part.0, part.1) else { return vec![part] };
         let mut stayed = Vec::new();
         for mapping in mappings {
@@ -79,8 +80,8 @@ impl Pager {
         false
     }
 
-    /// Whether a mapping was moved to some of a range, or the pager registers it right now, so that it
-    /// is registered whatever was unmapped there.
+    /// Whether a mapping was moved to some of a range, or the pager registers it right now, so that
+    /// it is registered whatever was unmapped there.
     fn has_come(&self, range: Range) -> bool {
         let is_new = |page| self.queue.moves_to(page) || self.is_being_registered(page);
         self.arrivals.touch(range) || (range.0..range.1).step_by(PAGE_BYTES).any(is_new)

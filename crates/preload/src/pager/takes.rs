@@ -184,9 +184,9 @@ impl Pager {
     /// Looks which of the marked pages are gone, and calls `gone` with each. The others are at home
     /// again; they count as refused by `tier`, unless that is DRAM.
     ///
-    /// The program stands still, but for a stopper that left before its time. Then a mapping may have
-    /// moved away with its pages, and another one come whose pages would pass for them; so changes are
-    /// handled first, which take what is marked along.
+    /// The program stands still, but for a stopper that left before its time. Then a mapping may
+    /// have moved away with its pages, and another one come whose pages would pass for them; so
+    /// changes are handled first, which take what is marked along.
     pub fn settle(&mut self, marked: &[Marked], tier: TierId, mut gone: impl FnMut(&Marked)) {
         let mut known: Option<(&Region, [u64; 8])> = None;
         for m in marked {

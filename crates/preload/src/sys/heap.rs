@@ -1,9 +1,9 @@
 //! Rust's heap in this library: dlmalloc over the runtime's own memory, behind one lock.
 //!
 //! Threads of the program allocate, too, when they fork or when one of our shims works for them. A
-//! stack of theirs may lie in memory that is tiered, and a page of it may be out: were the lock held
-//! when such a page is touched, the thread would wait for the pager, and the pager, as soon as it
-//! allocates, for the thread. So whoever does not stand on a stack of ours is served on one, one
+//! stack of theirs may lie in memory that is tiered, and a page of it may be out: were the lock
+//! held when such a page is touched, the thread would wait for the pager, and the pager, as soon as
+//! it allocates, for the thread. So whoever does not stand on a stack of ours is served on one, one
 //! after the other.
 
 use super::memory;

@@ -123,8 +123,8 @@ impl Coverage {
         Coverage(fd)
     }
 
-    /// The mappings that lie in some of `[start, end)`. `None` if an older kernel would have to give
-    /// all of its text for that.
+    /// The mappings that lie in some of `[start, end)`. `None` if an older kernel would have to
+    /// give all of its text for that.
     pub fn mappings(&self, start: u64, end: u64) -> Option<Vec<(u64, u64)>> {
         let fd = self.0?;
         let (mut found, mut at) = (Vec::new(), start);

@@ -4,10 +4,10 @@
 //! the mechanism's and the machine's.
 //!
 //! There are two of them. [`Bare`] is a pager as Terrace has one: a thread on the CPU of the thread
-//! that faults. [`Alone`] does without the two thread switches: the thread that faults fills the page
-//! itself, in a handler of the signal that `UFFD_FEATURE_SIGBUS` has it get. Terrace cannot work that
-//! way, because a system call on a missing page would fail with `EFAULT`; but nothing that does
-//! switch threads can be quicker.
+//! that faults. [`Alone`] does without the two thread switches: the thread that faults fills the
+//! page itself, in a handler of the signal that `UFFD_FEATURE_SIGBUS` has it get. Terrace cannot
+//! work that way, because a system call on a missing page would fail with `EFAULT`; but nothing
+//! that does switch threads can be quicker.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -116,8 +116,8 @@ impl Alone {
         START.store(mapping.address(), Ordering::Relaxed);
         LEN.store(copy.len(), Ordering::Relaxed);
         COPY.store(copy.as_ptr() as usize, Ordering::Relaxed);
-        // SAFETY: zeroes are a valid sigaction; both outlive the call. The handler calls `ioctl` and
-        // `abort` alone, both async-signal-safe.
+        // SAFETY: zeroes are a valid sigaction; both outlive the call. The handler calls `ioctl`
+        // and `abort` alone, both async-signal-safe.
         let before = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             let mut before: libc::sigaction = std::mem::zeroed();
@@ -137,8 +137,8 @@ impl Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        // SAFETY: puts back what was there. Only the threads that touched the mapping had the signal,
-        // and they have touched the last of it.
+        // SAFETY: puts back what was there. Only the threads that touched the mapping had the
+        // signal, and they have touched the last of it.
         unsafe { libc::sigaction(libc::SIGBUS, &self.before, std::ptr::null_mut()) };
     }
 }
