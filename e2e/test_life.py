@@ -142,3 +142,10 @@ def test_privileges(sandbox: Sandbox, program: Compiler, what: str) -> None:
 def test_seccomp(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """A filter for one thread is no business of ours; one for all would bind our threads too."""
     face_both(sandbox, program("seccomp"), how)
+
+
+def test_abort_handler(sandbox: Sandbox, program: Compiler) -> None:
+    """Where the runtime ends the program, the program's handler would run on the pager, which waits
+    for itself then: a hang instead of an end."""
+    said = face_both(sandbox, program("abort_handler"), status=134, verdicts=())
+    assert "ending it" in said, said
