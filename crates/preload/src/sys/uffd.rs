@@ -221,7 +221,10 @@ impl Uffd {
             Ok(())
         } else {
             // SAFETY: errno of this thread.
-            Err(unsafe { *libc::__errno_location() })
+            match unsafe { *libc::__errno_location() } {
+                libc::EBADF | libc::ENOTTY => lost(),
+                errno => Err(errno),
+            }
         }
     }
 
@@ -334,17 +337,19 @@ impl Uffd {
         // SAFETY: the buffer is ours and of the length given; Msg is plain data of the size of
         // struct uffd_msg (checked below).
         let n = unsafe { libc::read(self.fd.as_raw_fd(), msgs.as_mut_ptr().cast(), bytes) };
-        if n <= 0 {
-            // The buffer is in swap and may not come back, and the message is gone: somebody would
-            // wait for good, or memory change that nobody knows of. See `thread::hold_frame`.
+        if n < 0 {
             // SAFETY: errno of the calling thread.
-            if n < 0 && unsafe { *libc::__errno_location() } == libc::EFAULT {
-                proc::die(
+            match unsafe { *libc::__errno_location() } {
+                libc::EBADF => lost(),
+                // The buffer is in swap and may not come back, and the message is gone: somebody
+                // would wait for good, or memory change that nobody knows of. See
+                // `thread::hold_frame`.
+                libc::EFAULT => proc::die(
                     "terrace: at the memory limit the kernel lost a message about memory in tiers; \
                      ending the program rather than letting it hang or read wrong bytes",
-                );
+                ),
+                _ => return 0,
             }
-            return 0;
         }
         let n = n as usize / std::mem::size_of::<Msg>();
         let mut kept = 0;
@@ -386,7 +391,8 @@ impl Uffd {
         // SAFETY: one descriptor, as it says.
         let waits = unsafe { libc::poll(&mut asked, 1, 0) } > 0;
         let mut n = 0;
-        if waits && asked.revents & libc::POLLIN != 0 {
+        // The read says what it is about a descriptor that is not there.
+        if waits && asked.revents & (libc::POLLIN | libc::POLLNVAL) != 0 {
             look();
             n = self.read_up_to(1, out);
         }
@@ -403,6 +409,15 @@ impl Uffd {
 }
 
 const _: () = assert!(std::mem::size_of::<Msg>() == 32);
+
+/// There is no userfaultfd at its number any more. The kernel has ended the registrations, or will
+/// as soon as nobody reads: what is in tiers would read as zeros.
+fn lost() -> ! {
+    proc::die(
+        "terrace: the program has closed a descriptor of the runtime's while memory was in \
+         compressed tiers; ending it rather than letting it read wrong bytes",
+    )
+}
 
 fn decode(m: &Msg) -> Option<Event> {
     let [a, b, c] = m.arg;
