@@ -6,6 +6,8 @@ promises, not what we do. See `test_hazards.py` for the hazards that came first.
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from harness import HARD, STOPS_THREADS, Sandbox
@@ -90,6 +92,21 @@ def test_spawn_actions(sandbox: Sandbox, program: Compiler, options: tuple[str, 
 def test_exec_thread(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """exec keeps the caller's id and ends all others; descriptors of ours must not get across."""
     face_both(sandbox, program("exec_thread"), how)
+
+
+# Without CAP_SYS_RESOURCE the limit cannot be raised beyond what is allowed.
+BOUND = ("setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource")
+
+
+@pytest.mark.parametrize("how", ["full", "lowered", "bound"])
+def test_fork_full(sandbox: Sandbox, program: Compiler, how: str) -> None:
+    """A fork's event brings a descriptor, and none may be free: then every fault would hang."""
+    if how == "bound":
+        if shutil.which(BOUND[0]) is None:
+            pytest.skip("there is no setpriv")
+        face_both(sandbox, *BOUND, program("fork_full"), "full")
+    else:
+        face_both(sandbox, program("fork_full"), how)
 
 
 # ---- threads, ends, signals ----------------------------------------------------------------------
