@@ -497,3 +497,14 @@ def test_a_device_that_fails_on_reading(
         assert len(said) == 1 and "could not be read from its medium" in said[0], report
         assert not any(line.startswith("BAD") for line in run.lines), report
         assert not is_alive(pid)
+
+
+# ---- descriptors ---------------------------------------------------------------------------------
+
+
+def test_close_unseen(sandbox: Sandbox, program: Compiler) -> None:
+    """Without its userfaultfd the runtime can keep nothing of its promise, and must not go on."""
+    with sandbox.start(program("close_unseen"), options=HARD) as run:
+        status = run.conclude(30)
+        assert (status, run.lines[-1]) == (134, "CLOSED"), f"{run.lines}\n{run.stderr()}"
+        assert "closed a descriptor of the runtime's" in run.stderr(), run.stderr()

@@ -258,6 +258,7 @@ def test_futex(sandbox: Sandbox, program: Compiler) -> None:
 
 
 CLOSERS = ["close", "close_range", "close_on_exec", "closefrom", "dup2", "reuse", "fork"]
+CLOSERS += ["sys_close", "sys_close_range", "sys_dup"]
 
 
 @pytest.mark.parametrize("how", CLOSERS)

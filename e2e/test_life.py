@@ -6,6 +6,8 @@ promises, not what we do. See `test_hazards.py` for the hazards that came first.
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from harness import HARD, STOPS_THREADS, Sandbox
@@ -98,6 +100,21 @@ def test_exec_thread(sandbox: Sandbox, program: Compiler, how: str) -> None:
     face_both(sandbox, program("exec_thread"), how)
 
 
+# Without CAP_SYS_RESOURCE the limit cannot be raised beyond what is allowed.
+BOUND = ("setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource")
+
+
+@pytest.mark.parametrize("how", ["full", "lowered", "bound"])
+def test_fork_full(sandbox: Sandbox, program: Compiler, how: str) -> None:
+    """A fork's event brings a descriptor, and none may be free: then every fault would hang."""
+    if how == "bound":
+        if shutil.which(BOUND[0]) is None:
+            pytest.skip("there is no setpriv")
+        face_both(sandbox, *BOUND, program("fork_full"), "full")
+    else:
+        face_both(sandbox, program("fork_full"), how)
+
+
 # ---- threads, ends, signals ----------------------------------------------------------------------
 
 
@@ -148,3 +165,10 @@ def test_privileges(sandbox: Sandbox, program: Compiler, what: str) -> None:
 def test_seccomp(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """A filter for one thread is no business of ours; one for all would bind our threads too."""
     face_both(sandbox, program("seccomp"), how)
+
+
+def test_abort_handler(sandbox: Sandbox, program: Compiler) -> None:
+    """Where the runtime ends the program, the program's handler would run on the pager, which waits
+    for itself then: a hang instead of an end."""
+    said = face_both(sandbox, program("abort_handler"), status=134, verdicts=())
+    assert "ending it" in said, said

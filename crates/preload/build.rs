@@ -3,6 +3,9 @@
 //!
 //! rustc asks for `-lgcc_s`. A linker script of that name, in a folder that is searched first,
 //! stands for the archive. Where the compiler has no such archive the library is linked as usual.
+//!
+//! `abort` is ours in that library, and not seen from outside: libc's runs the program's handler of
+//! SIGABRT, on whatever thread (`sys/proc.rs`, `end`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +13,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CC");
+    println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym=abort=terrace_abort");
     let (Some(archive), Some(out)) = (archive(), std::env::var_os("OUT_DIR")) else { return };
     let folder = Path::new(&out).join("unwinder");
     let script = format!("INPUT(\"{}\" AS_NEEDED(-lc))\n", archive.display());

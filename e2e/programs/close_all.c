@@ -20,6 +20,17 @@ int main(int argc, char **argv) {
         /* A number of one's own choice may be ours: refused or not, nothing breaks. */
         for (int fd = 3; fd < 1100; fd++) dup2(2, fd);
         for (int fd = 3; fd < 1100; fd++) close(fd);
+    } else if (strcmp(how, "sys_close") == 0) {
+        for (long fd = 3; fd < 65536; fd++) syscall(SYS_close, fd);
+    } else if (strcmp(how, "sys_close_range") == 0) {
+        EXPECT(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+        EXPECT(syscall(SYS_close_range, 4, 3, 0) == -1 && errno == EINVAL);
+    } else if (strcmp(how, "sys_dup") == 0) {
+        for (long fd = 3; fd < 1100; fd++) syscall(fd % 2 ? SYS_dup2 : SYS_dup3, 2, fd, 0);
+        EXPECT(syscall(SYS_dup2, 2, file) == file && syscall(SYS_dup3, 2, file, 0) == file);
+        EXPECT(syscall(SYS_dup3, 2, 2, 0) == -1 && errno == EINVAL);
+        for (long fd = 3; fd < 1100; fd++) syscall(SYS_close, fd);
+        EXPECT(syscall(SYS_close, file) == -1 && errno == EBADF);
     } else if (strcmp(how, "reuse") == 0) {
         /* The numbers get new owners: files that read as zeros at any offset. */
         for (int fd = 3; fd < 65536; fd++) close(fd);

@@ -25,7 +25,7 @@ use crate::sys::slot::Slot;
 use crate::sys::stop::Stopper;
 use crate::sys::sync::OnlyThread;
 use crate::sys::uffd::{feature, Uffd};
-use crate::sys::{media, memory, proc, thread};
+use crate::sys::{media, memory, proc, spare, thread};
 use crate::tracker::Tracker;
 use crate::training;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -246,6 +246,10 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
         if !thread::spawn(c"terrace-mover", move || mover.run()) {
             return Err(NO_THREADS);
         }
+    }
+    if rt.sees_forks() {
+        // Behind all descriptors without which there is no runtime.
+        spare::set_up();
     }
     QUEUE.set(Box::leak(Box::new(queue.clone())));
     RUNTIME.set(rt);

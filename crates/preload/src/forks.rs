@@ -25,7 +25,7 @@ use crate::region::{for_overlap, Region};
 use crate::runtime::Runtime;
 use crate::stats;
 use crate::sys::sync::{renew, Mutex, OnlyThread};
-use crate::sys::{memory, proc, thread};
+use crate::sys::{memory, proc, spare, thread};
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::PoisonError;
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
@@ -42,6 +42,8 @@ static RETIRED: AtomicBool = AtomicBool::new(false);
 /// Forks that were begun, and those of which the pager knows.
 static BEGUN: AtomicU32 = AtomicU32::new(0);
 static SEEN: AtomicU32 = AtomicU32::new(0);
+/// Forks that were begun and have not returned.
+static GOING_ON: AtomicU32 = AtomicU32::new(0);
 /// There has been a runtime, here or in a process that this one was forked from.
 static HAS_BEEN: AtomicBool = AtomicBool::new(false);
 /// What the sentinel page is filled with, in a child that is whole and, should anything touch it
@@ -74,7 +76,7 @@ pub fn has_retired() -> bool {
 /// In a forked child, once it is whole: what was noted is about its parent.
 pub fn forget(only: &OnlyThread) {
     SENTINEL.store(0, Ordering::Relaxed);
-    for number in [&PID, &BEGUN, &SEEN] {
+    for number in [&PID, &BEGUN, &SEEN, &GOING_ON] {
         number.store(0, Ordering::Relaxed);
     }
     renew(only, &UNDER_WAY, 0);
@@ -107,8 +109,36 @@ fn unannounced() -> Option<&'static Runtime> {
     runtime().filter(|rt| !rt.sees_forks())
 }
 
+/// How long a fork waits for others that have begun. A handler of a signal may fork in the middle
+/// of one.
+const OTHERS_NS: u64 = 1_000_000_000;
+/// Between two looks.
+const LOOK_US: u64 = 200;
+
+/// Waits until there is a place for the child's descriptor, or nobody who could leave one. Once a
+/// fork has begun it is too late: while its event cannot be read, no other child gets its pages.
+fn await_place() {
+    let start_ns = thread::now_ns();
+    while let Some(rt) = runtime().filter(|rt| rt.sees_forks()) {
+        let going_on = GOING_ON.load(Ordering::Acquire);
+        let others = if thread::now_ns() - start_ns > OTHERS_NS { 0 } else { going_on };
+        let is_last = others == 0 && stats::get(&rt.stats.children_pending) == 0;
+        if spare::count() > others as usize || is_last {
+            let next = going_on + 1;
+            let order = Ordering::AcqRel;
+            if GOING_ON.compare_exchange(going_on, next, order, Ordering::Acquire).is_ok() {
+                return;
+            }
+        } else {
+            thread::sleep_us(LOOK_US);
+        }
+    }
+    GOING_ON.fetch_add(1, Ordering::AcqRel);
+}
+
 /// In the parent, before a fork.
 pub fn prepare() {
+    await_place();
     BEGUN.fetch_add(1, Ordering::AcqRel);
     let Some(rt) = unannounced() else { return };
     // Handlers of signals may fork as well.
@@ -125,6 +155,8 @@ pub fn prepare() {
 
 /// In the parent, after a fork.
 pub fn in_parent() {
+    let one_less = |n: u32| n.checked_sub(1);
+    let _ = GOING_ON.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
     let Some(rt) = unannounced() else { return };
     thread::without_signals(|| {
         let mut under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,6 +197,7 @@ pub fn in_child() {
         return;
     }
     interpose::close_ours();
+    GOING_ON.store(0, Ordering::Relaxed);
     let page = SENTINEL.swap(0, Ordering::Relaxed);
     if page != 0 && memory::read_byte_of_copied(page) == 0 {
         proc::die(

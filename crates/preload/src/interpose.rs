@@ -22,8 +22,9 @@ type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> lib
 type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
 
 /// Descriptors of ours: the userfaultfd, the link to the planner, the door for the next one, four
-/// files of `/proc`, five more of `sys/stop.rs`, and one for each medium on a device or node.
-const OURS_MAX: usize = 13 + terrace_core::tier::MAX_TIERS;
+/// files of `/proc`, four of `sys/spare.rs`, five more of `sys/stop.rs`, and one for each medium on
+/// a device or node.
+const OURS_MAX: usize = 17 + terrace_core::tier::MAX_TIERS;
 static OURS: [AtomicI32; OURS_MAX] = [const { AtomicI32::new(-1) }; OURS_MAX];
 
 /// Keeps `fd` from being closed by the application.
@@ -39,6 +40,16 @@ pub fn protect_fd(fd: i32) {
 pub fn unprotect_fd(fd: i32) {
     for place in &OURS {
         let _ = place.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Puts another name of `from` in the place of a descriptor of ours, which is closed. Past the
+/// functions here, `syscall` among them, which protect it.
+pub fn replace_ours(from: i32, ours: i32) -> bool {
+    // SAFETY: what `dlsym` found under this name has this type; no effect on memory.
+    unsafe {
+        let real: Dup3Fn = std::mem::transmute(next(&DUP3, c"dup3"));
+        real(from, ours, libc::O_CLOEXEC) == ours
     }
 }
 
@@ -149,6 +160,16 @@ pub unsafe extern "C" fn close_range(
     }
     // SAFETY: what `dlsym` found under this name has this type.
     let real: RangeFn = unsafe { std::mem::transmute(real) };
+    // SAFETY: a part of the caller's range.
+    around_ours(first, last, |from, to| unsafe { real(from, to, flags) })
+}
+
+/// Has `close` close a range in parts, without our descriptors.
+fn around_ours(
+    first: libc::c_uint,
+    last: libc::c_uint,
+    close: impl Fn(libc::c_uint, libc::c_uint) -> libc::c_int,
+) -> libc::c_int {
     let mut ours: [u32; OURS_MAX] = OURS.each_ref().map(|o| o.load(Ordering::Relaxed) as u32);
     if !memory::is_original() {
         ours = [u32::MAX; OURS_MAX];
@@ -157,8 +178,7 @@ pub unsafe extern "C" fn close_range(
     let mut from = first;
     for fd in ours.into_iter().filter(|&fd| fd >= first && fd <= last && fd < i32::MAX as u32) {
         if fd > from {
-            // SAFETY: a part of the caller's range.
-            let r = unsafe { real(from, fd - 1, flags) };
+            let r = close(from, fd - 1);
             if r != 0 {
                 return r;
             }
@@ -168,8 +188,35 @@ pub unsafe extern "C" fn close_range(
     if from > last && first <= last {
         return 0;
     }
-    // SAFETY: the rest of the caller's range.
-    unsafe { real(from, last, flags) }
+    close(from, last)
+}
+
+/// Those of the calls above that came by `syscall(2)`, with the same answers. They go to the kernel
+/// from here: libc's functions are points where a thread can be cancelled, and may not be there.
+#[cfg(target_arch = "x86_64")]
+pub(crate) extern "C" fn by_number(
+    number: libc::c_long,
+    a: libc::c_long,
+    b: libc::c_long,
+    c: libc::c_long,
+) -> libc::c_long {
+    // The kernel looks at the lower half of each.
+    let (first, second) = (a as libc::c_int, b as libc::c_int);
+    let result = match number {
+        libc::SYS_close if is_ours(first) => fail(libc::EBADF),
+        libc::SYS_dup2 | libc::SYS_dup3 if is_ours(second) => fail(libc::EBUSY),
+        libc::SYS_close_range => {
+            let (first, last) = (first as libc::c_uint, second as libc::c_uint);
+            around_ours(first, last, |from, to| {
+                let (from, to) = (libc::c_long::from(from), libc::c_long::from(to));
+                // SAFETY: a part of the caller's range.
+                unsafe { clones::to_kernel(number, from, to, c) as libc::c_int }
+            })
+        }
+        // SAFETY: the caller's call.
+        _ => return unsafe { clones::to_kernel(number, a, b, c) },
+    };
+    libc::c_long::from(result)
 }
 
 /// `closefrom(3)`.

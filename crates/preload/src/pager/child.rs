@@ -16,7 +16,7 @@ use crate::interpose;
 use crate::region::{page_index, Region};
 use crate::stats;
 use crate::sys::uffd::{Event, EventBuffer, Failure, Uffd};
-use crate::sys::{memory, thread};
+use crate::sys::{memory, spare, thread};
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
@@ -272,6 +272,7 @@ impl Pager {
         // Out of the way of programs that close all low numbers, and of its own later children.
         uffd.raise_fd();
         interpose::protect_fd(uffd.raw());
+        spare::keep();
         stats::add(&self.rt.stats.children_pending, 1);
         let (queue, born) = (EventBuffer::new(), Vec::new());
         let gone = false;
@@ -300,11 +301,15 @@ impl Pager {
                 self.adopt(born);
             }
             if child.gone || whole {
-                interpose::unprotect_fd(child.uffd.raw());
+                child.uffd.let_go(self.uffd);
                 self.rt.stats.children_pending.fetch_sub(1, Ordering::Relaxed);
             } else {
                 self.children.0.push(child);
             }
+        }
+        // The next fork may wait for the place of one of these.
+        if !self.children.is_empty() {
+            spare::be_patient();
         }
     }
 

@@ -1,7 +1,8 @@
 //! Children that are made without libc's `fork`: `_Fork`, `clone`, and `syscall` with a number that
 //! makes a process. They get what `fork`'s handlers do (`forks.rs`). What executes the instruction
 //! itself passes by here unseen; `forks.rs` says what becomes of its child. `syscall` is also where
-//! a seccomp filter for all threads, ours among them, comes by, and a `shmat` over other memory.
+//! a seccomp filter for all threads, ours among them, comes by, a `shmat` over other memory, and what
+//! closes descriptors past libc's functions (`interpose.rs`).
 
 use crate::forks;
 use crate::interpose::next;
@@ -141,6 +142,9 @@ pub unsafe extern "C" fn clone(
     pid
 }
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::to_kernel;
+
 /// `syscall(2)`: the one function that reaches every system call, `clone` among them. On other
 /// machines than x86-64 it is libc's.
 #[cfg(target_arch = "x86_64")]
@@ -148,8 +152,9 @@ mod x86_64 {
     use super::{after, makes, Makes};
     use crate::{forks, interpose, offspring};
 
-    /// Straight to the kernel, but for the calls that make a process. Those that give the child a
-    /// stack of its own are left alone: its first instruction returns to an address on that stack.
+    /// Straight to the kernel, but for the calls that close descriptors or make a process. Those
+    /// that give the child a stack of its own are left alone: its first instruction returns to an
+    /// address on that stack.
     ///
     /// # Safety
     /// As for libc's.
@@ -167,6 +172,14 @@ mod x86_64 {
             "je 2f",
             "cmp rdi, {shmat}",
             "je 2f",
+            "cmp rdi, {close}",
+            "je 5f",
+            "cmp rdi, {dup2}",
+            "je 5f",
+            "cmp rdi, {dup3}",
+            "je 5f",
+            "cmp rdi, {close_range}",
+            "je 5f",
             "3:",
             "mov rax, rdi",
             "mov rdi, rsi",
@@ -182,6 +195,8 @@ mod x86_64 {
             "4:",
             "mov rdi, rax",
             "jmp {failed}",
+            "5:",
+            "jmp {by_number}",
             // Seven words keep the stack aligned for the call.
             "2:",
             "push rdi",
@@ -207,6 +222,11 @@ mod x86_64 {
             clone3 = const libc::SYS_clone3,
             seccomp = const libc::SYS_seccomp,
             shmat = const libc::SYS_shmat,
+            close = const libc::SYS_close,
+            dup2 = const libc::SYS_dup2,
+            dup3 = const libc::SYS_dup3,
+            close_range = const libc::SYS_close_range,
+            by_number = sym interpose::by_number,
             failed = sym failed,
             is_fork = sym is_fork,
             fork_call = sym fork_call,
@@ -217,6 +237,35 @@ mod x86_64 {
         // SAFETY: errno of the calling thread.
         unsafe { *libc::__errno_location() = -result as libc::c_int };
         -1
+    }
+
+    /// A system call past the function above, with its way to answer.
+    ///
+    /// # Safety
+    /// As for the call.
+    pub unsafe fn to_kernel(
+        number: libc::c_long,
+        a: libc::c_long,
+        b: libc::c_long,
+        c: libc::c_long,
+    ) -> libc::c_long {
+        let result: libc::c_long;
+        // SAFETY: the caller's promise. The instruction itself changes two registers.
+        unsafe {
+            std::arch::asm!(
+                "syscall",
+                inlateout("rax") number => result,
+                in("rdi") a,
+                in("rsi") b,
+                in("rdx") c,
+                lateout("rcx") _,
+                lateout("r11") _,
+            );
+        }
+        match result {
+            -4095..=-1 => failed(result),
+            _ => result,
+        }
     }
 
     /// Whether the call makes a process with a copy of our memory, on the caller's stack; or is one

@@ -37,17 +37,22 @@ pub fn install(before_dump: extern "C" fn()) {
     }
 }
 
-extern "C" fn on_signal(
-    signal: libc::c_int,
-    info: *mut libc::siginfo_t,
-    _context: *mut libc::c_void,
-) {
+/// What is done before the program ends by such a signal, if [`install`] was called.
+pub fn before_end() {
     let f = BEFORE_DUMP.load(Ordering::Acquire);
     if f != 0 {
         // SAFETY: `install` has stored exactly such a function.
         let before_dump: extern "C" fn() = unsafe { std::mem::transmute(f) };
         before_dump();
     }
+}
+
+extern "C" fn on_signal(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    _context: *mut libc::c_void,
+) {
+    before_end();
     // SAFETY: all calls are allowed in a signal handler; the kernel gave us `info`.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);

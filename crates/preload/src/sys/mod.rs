@@ -20,6 +20,7 @@ pub mod remap;
 pub mod rseq;
 pub mod slot;
 pub mod socket;
+pub mod spare;
 pub mod stop;
 pub mod sync;
 pub mod thread;

@@ -527,12 +527,41 @@ pub fn shut_down(fd: RawFd) {
 /// Writes one line to standard error, without any buffer or lock, and ends the process. For the
 /// one case in which going on would mean wrong bytes.
 pub fn die(line: &str) -> ! {
-    // SAFETY: writing our own bytes, then abort, which never returns.
+    // SAFETY: writing our own bytes.
     unsafe {
         libc::write(2, line.as_ptr().cast(), line.len());
         libc::write(2, b"\n".as_ptr().cast(), 1);
-        libc::abort()
     }
+    end()
+}
+
+/// Ends the process by SIGABRT, as if the program did nothing about that signal. A handler of its
+/// own must not run: on a thread of ours it would wait for pages that only this thread can bring.
+pub fn end() -> ! {
+    super::crash::before_end();
+    // The kernel's structure, which says by zeros what happens to a program without a handler.
+    let (default, signals) = ([0u64; 4], 1u64 << (libc::SIGABRT - 1));
+    let size = std::mem::size_of_val(&signals);
+    let none = std::ptr::null_mut::<u64>();
+    // SAFETY: the kernel reads the two places above, and nothing of ours runs after the signal. A
+    // shim of somebody else's in front of `sigaction` is passed by.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, libc::SIGABRT, &default, none, size);
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &signals, none, size);
+        let (pid, tid) = (libc::syscall(libc::SYS_getpid), libc::syscall(libc::SYS_gettid));
+        libc::syscall(libc::SYS_tgkill, pid, tid, libc::SIGABRT);
+        // The first process of a container does not end by its own signals.
+        loop {
+            libc::syscall(libc::SYS_exit_group, 128 + libc::SIGABRT);
+        }
+    }
+}
+
+/// What `abort` is in this library (`build.rs`): a panic ends here too, and the C libraries.
+#[cfg(not(test))]
+#[no_mangle]
+extern "C" fn terrace_abort() -> ! {
+    end()
 }
 
 #[cfg(test)]

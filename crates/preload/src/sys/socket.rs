@@ -1,5 +1,6 @@
 //! The few things about Unix sockets that std has no word for.
 
+use crate::interpose;
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -53,10 +54,7 @@ pub fn is_deserted(path: &Path) -> bool {
 /// Puts the connection `new` behind the descriptor of `old`, which keeps its number: it is known
 /// as ours (`interpose.rs`), and numbers that were ours must not be the application's for a moment.
 pub fn put_in_place(old: &UnixStream, new: UnixStream) -> bool {
-    let (to, from) = (old.as_raw_fd(), new.as_raw_fd());
-    // SAFETY: both descriptors are ours; what was behind `to` is closed. Not by libc's function,
-    // which is the one that protects our descriptors from the application.
-    unsafe { libc::syscall(libc::SYS_dup3, from, to, libc::O_CLOEXEC) >= 0 }
+    interpose::replace_ours(new.as_raw_fd(), old.as_raw_fd())
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //! application and registering a range are the operations with a promise behind them: the caller
 //! must be the pager thread, which is the only reader of events (see `pager/mod.rs`, "Order").
 
-use super::proc;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use super::{proc, spare};
+use crate::interpose;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Feature bits of `UFFDIO_API`.
 pub mod feature {
@@ -204,6 +205,16 @@ impl Uffd {
         }
     }
 
+    /// Closes a child's descriptor, which was protected, or leaves its place to the next child's.
+    pub fn let_go(self, main: &Uffd) {
+        if spare::inherit(self.raw(), main.raw()) {
+            // The number stays in use.
+            let _ = self.fd.into_raw_fd();
+        } else {
+            interpose::unprotect_fd(self.raw());
+        }
+    }
+
     /// Whether pages can be moved (`UFFDIO_MOVE`).
     pub fn can_move(&self) -> bool {
         self.features & feature::MOVE != 0
@@ -222,7 +233,10 @@ impl Uffd {
             Ok(())
         } else {
             // SAFETY: errno of this thread.
-            Err(unsafe { *libc::__errno_location() })
+            match unsafe { *libc::__errno_location() } {
+                libc::EBADF | libc::ENOTTY => lost(),
+                errno => Err(errno),
+            }
         }
     }
 
@@ -331,24 +345,23 @@ impl Uffd {
 
     fn read_up_to(&self, most: usize, out: &mut EventBuffer) -> usize {
         let mut batch = Batch([Msg::default(); READ_BATCH]);
-        let msgs = &mut batch.0;
-        let bytes = std::mem::size_of_val(&msgs[..most]);
+        let bytes = std::mem::size_of_val(&batch.0[..most]);
+        let to = batch.0.as_mut_ptr().cast::<libc::c_void>();
         // SAFETY: the buffer is ours and of the length given; Msg is plain data of the size of
         // struct uffd_msg (checked below).
-        let n = unsafe { libc::read(self.fd.as_raw_fd(), msgs.as_mut_ptr().cast(), bytes) };
-        if n <= 0 {
+        let read = || unsafe { libc::read(self.fd.as_raw_fd(), to, bytes) };
+        let n = match spare::with_a_place(read) {
+            Ok(n) => n / std::mem::size_of::<Msg>(),
+            Err(libc::EBADF) => lost(),
             // The buffer is in swap and may not come back, and the message is gone: somebody would
             // wait for good, or memory change that nobody knows of. See `thread::hold_frame`.
-            // SAFETY: errno of the calling thread.
-            if n < 0 && unsafe { *libc::__errno_location() } == libc::EFAULT {
-                proc::die(
-                    "terrace: at the memory limit the kernel lost a message about memory in tiers; \
-                     ending the program rather than letting it hang or read wrong bytes",
-                );
-            }
-            return 0;
-        }
-        let n = n as usize / std::mem::size_of::<Msg>();
+            Err(libc::EFAULT) => proc::die(
+                "terrace: at the memory limit the kernel lost a message about memory in tiers; \
+                 ending the program rather than letting it hang or read wrong bytes",
+            ),
+            Err(_) => return 0,
+        };
+        let msgs = &batch.0;
         let mut kept = 0;
         for m in &msgs[..n] {
             if let Some(e) = decode(m) {
@@ -388,7 +401,8 @@ impl Uffd {
         // SAFETY: one descriptor, as it says.
         let waits = unsafe { libc::poll(&mut asked, 1, 0) } > 0;
         let mut n = 0;
-        if waits && asked.revents & libc::POLLIN != 0 {
+        // The read says what it is about a descriptor that is not there.
+        if waits && asked.revents & (libc::POLLIN | libc::POLLNVAL) != 0 {
             look();
             n = self.read_up_to(1, out);
         }
@@ -405,6 +419,15 @@ impl Uffd {
 }
 
 const _: () = assert!(std::mem::size_of::<Msg>() == 32);
+
+/// There is no userfaultfd at its number any more. The kernel has ended the registrations, or will
+/// as soon as nobody reads: what is in tiers would read as zeros.
+fn lost() -> ! {
+    proc::die(
+        "terrace: the program has closed a descriptor of the runtime's while memory was in \
+         compressed tiers; ending it rather than letting it read wrong bytes",
+    )
+}
 
 fn decode(m: &Msg) -> Option<Event> {
     let [a, b, c] = m.arg;

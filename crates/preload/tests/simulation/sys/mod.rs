@@ -5,6 +5,7 @@ pub mod inherit;
 pub mod media;
 pub mod memory;
 pub mod proc;
+pub mod spare;
 pub mod stop;
 pub mod sync;
 pub mod thread;
