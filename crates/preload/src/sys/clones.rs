@@ -1,8 +1,8 @@
 //! Children that are made without libc's `fork`: `_Fork`, `clone`, and `syscall` with a number that
 //! makes a process. They get what `fork`'s handlers do (`forks.rs`). What executes the instruction
 //! itself passes by here unseen; `forks.rs` says what becomes of its child. `syscall` is also where
-//! a seccomp filter for all threads, ours among them, comes by, a `shmat` over other memory, and what
-//! closes descriptors past libc's functions (`interpose.rs`).
+//! a seccomp filter for all threads, ours among them, comes by, a `shmat` over other memory, and
+//! what closes descriptors past libc's functions (`interpose.rs`).
 
 use crate::forks;
 use crate::interpose::next;
