@@ -30,6 +30,12 @@ def test_shm_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...],
     face_both(sandbox, program("shm_over"), how, options=options)
 
 
+@pytest.mark.usefixtures("userfaultfd_for_all")
+def test_shm_over_unprivileged(nobody: Sandbox, program: Compiler) -> None:
+    """What was replaced unseen cannot be brought home, and a fork must not wait for it."""
+    face_both(nobody, program("shm_over"), "instruction")
+
+
 @pytest.mark.parametrize("what", ["one", "several", "dontunmap"])
 @BOTH
 def test_move_parts(

@@ -43,6 +43,11 @@ int main(int argc, char **argv) {
     MUST(id);
     EXPECT(attach(argv[1], id, p) == p);
     MUST(shmctl(id, IPC_RMID, NULL));
+    /* Without fork events all is brought home first; half of it has no home any more. */
+    pid_t child = fork();
+    MUST(child);
+    if (child == 0) _exit(0);
+    join_child(child);
     check_zero(p, bytes);
     fill(p, bytes, 7);
     pause_ms(500);

@@ -254,12 +254,22 @@ pub fn bring_all_home(rt: &'static Runtime) {
 
 /// Brings every page of a region home. Nothing may be moved out meanwhile.
 fn bring_home(rt: &'static Runtime, promoter: &mut Promoter, r: &'static Region) {
-    while !(0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
+    for tries in 0.. {
+        if (0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
+            return;
+        }
+        // What cannot be filled again and again may be gone without a word.
+        if tries >= STRIKE_AFTER {
+            rt.doorbell.call(move |pager| pager.strike_all(r));
+        }
         let mut at = 0;
         rt.doorbell.call_in_parts(move |pager| pager.return_samples(r, &mut at).then_some(()));
         promoter.promote(r);
     }
 }
+
+/// Rounds in which pages are brought home that changes of the address space may have kept.
+const STRIKE_AFTER: usize = 3;
 
 /// How often a range is emptied into which other threads move pages that are in tiers.
 const LET_GO_TRIES: usize = 100;

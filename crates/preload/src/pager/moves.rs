@@ -244,6 +244,15 @@ impl Pager {
         Ok(true)
     }
 
+    /// The same for all that the books call registered of a region.
+    pub fn strike_all(&mut self, region: &Region) {
+        for run in region.runs_where(|i| region.is_registered(i)) {
+            if self.strike(region, run).is_err() {
+                self.drain();
+            }
+        }
+    }
+
     /// Ends the registration of a region that has every page at home. `false` if it has not.
     pub fn unregister(&mut self, region: &Region) -> bool {
         // It is given up again, below, for any change that is not read by then.
