@@ -168,7 +168,6 @@ def test_seccomp(sandbox: Sandbox, program: Compiler, how: str) -> None:
 
 
 def test_abort_handler(sandbox: Sandbox, program: Compiler) -> None:
-    """Where the runtime ends the program, the program's handler would run on the pager, which waits
-    for itself then: a hang instead of an end."""
+    """The program's handler of SIGABRT would run on the pager, which then waits for itself."""
     said = face_both(sandbox, program("abort_handler"), status=134, verdicts=())
     assert "ending it" in said, said
