@@ -41,3 +41,7 @@ fn apart(bytes: u64) -> u64 {
     assert_eq!(p as u64, at, "something is where only tests map");
     at
 }
+
+/// Held by tests that fork, and by one that counts memory which no child shares.
+#[cfg(test)]
+pub(crate) static CHILDREN_IN_TESTS: std::sync::Mutex<()> = std::sync::Mutex::new(());

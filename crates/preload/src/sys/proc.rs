@@ -624,6 +624,7 @@ mod tests {
 
     #[test]
     fn own_memory_is_counted() {
+        let _alone = crate::sys::CHILDREN_IN_TESTS.lock().unwrap_or_else(|e| e.into_inner());
         // Other tests take and give back memory meanwhile.
         let bytes = std::hint::black_box(vec![1u8; 32 << 20]);
         let (close, quick) = (own_anonymous_bytes(0), own_anonymous_bytes(u64::MAX));
@@ -646,6 +647,7 @@ mod tests {
 
     #[test]
     fn a_page_is_mapped_once_while_no_child_has_it() {
+        let _alone = crate::sys::CHILDREN_IN_TESTS.lock().unwrap_or_else(|e| e.into_inner());
         let bytes = vec![1u8; 3 << 20];
         let inside = (bytes.as_ptr() as u64).next_multiple_of(4096);
         let pagemap = Pagemap::open().expect("pagemap");

@@ -32,6 +32,7 @@ impl Mapping {
 /// A stopper of a process of its own with some threads: other tests must not be stopped by this
 /// one's mistakes, and fork children that would count as its own.
 fn in_a_process_of_its_own(test: impl FnOnce()) {
+    let _alone = crate::sys::CHILDREN_IN_TESTS.lock().unwrap_or_else(|e| e.into_inner());
     // SAFETY: the child runs the test on its only thread and ends without returning. Its exit
     // status says how it went; a lock that another test held at the fork would hang it, and the
     // alarm ends that.
