@@ -381,9 +381,7 @@ impl Pager {
         going.pages.start = stop;
         // What did not go is still at home. The kernel's answer is not enough: where pages are
         // swapped out meanwhile it has moved one more than it says (seen with Linux 6.18).
-        // (A page that was in the slot before did not come there by this.)
-        let may_be = stop < end && why != Some(Failure::Present);
-        let gone = if may_be { self.moved_unsaid(region, slot) } else { [0; 8] };
+        let gone = if stop < end { self.moved_unsaid(region, slot) } else { [0; 8] };
         for k in stop..end {
             if gone[k / 64] >> (k % 64) & 1 == 1 {
                 going.staged += 1;
