@@ -51,8 +51,8 @@ def test_hazard(sandbox: Sandbox, program: Compiler, name: str) -> None:
 def test_stops(sandbox: Sandbox, program: Compiler, name: str, options: tuple[str, ...]) -> None:
     """Calls that wait are not ended by a stop; who else traces the program is left in peace.
 
-    One in some ten thousand waits ends with EINTR all the same (docs/older-kernels.md): that, and
-    nothing else, is tried again.
+    Now and then one ends with EINTR all the same (docs/older-kernels.md): that, and nothing else,
+    is tried again.
     """
     for last in [False] * 4 + [True]:
         with sandbox.start(program(name), options=options) as run:

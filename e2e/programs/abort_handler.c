@@ -18,17 +18,6 @@ static void on_abort(int number) {
     raise(number);
 }
 
-#ifdef __x86_64__
-static long call(long number, long a, long b, long c) {
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-#endif
-
 int main(void) {
 #ifdef __x86_64__
     struct sock_filter filter[] = {
@@ -41,7 +30,7 @@ int main(void) {
     signal(SIGABRT, on_abort);
     p = demoted(BYTES);
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    EXPECT(call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC,
+    EXPECT(bare_call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC,
                 (long)&program) == 0);
     check(p, BYTES, 1);
     abort();

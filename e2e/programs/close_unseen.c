@@ -2,21 +2,10 @@
  * runtime's userfaultfd among them. What is in tiers may read as zeros then, but not for long. */
 #include "hazard.h"
 
-#ifdef __x86_64__
-static long call(long number, long a, long b, long c) {
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-#endif
-
 int main(void) {
 #ifdef __x86_64__
     char *volatile p = demoted(16 * MIB);
-    EXPECT(call(SYS_close_range, 3, 0xffffffff, 0) == 0);
+    EXPECT(bare_call(SYS_close_range, 3, 0xffffffff, 0) == 0);
     say("CLOSED\n");
     (void)*(volatile char *)p;
     pause_ms(60000);

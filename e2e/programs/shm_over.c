@@ -6,17 +6,7 @@
 static char *attach(const char *how, int id, char *at) {
     if (strcmp(how, "libc") == 0) return shmat(id, at, SHM_REMAP);
     if (strcmp(how, "syscall") == 0) return (char *)syscall(SYS_shmat, id, at, SHM_REMAP);
-#ifdef __x86_64__
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(SYS_shmat), "D"((long)id), "S"(at), "d"((long)SHM_REMAP)
-                     : "rcx", "r11", "memory");
-    return (char *)result;
-#else
-    skip("no instruction for a system call");
-    return NULL;
-#endif
+    return (char *)bare_call(SYS_shmat, id, (long)at, SHM_REMAP);
 }
 
 /* How many pages are neither in memory nor in swap. */
