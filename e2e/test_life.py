@@ -71,6 +71,12 @@ def test_tiered_stack(nobody: Sandbox, program: Compiler) -> None:
 
 
 @BOTH
+def test_unmap_storm(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """There is no moment at which nothing changes; a wait for one is no wait for good."""
+    face_both(sandbox, program("unmap_storm"), options=options)
+
+
+@BOTH
 def test_fork_deep(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """Each generation depends on the pager of the first."""
     face_both(sandbox, program("fork_deep"), options=options)

@@ -146,7 +146,7 @@ impl Child {
     fn apply_changes(&mut self) {
         while let Some(e) = self.queue.pop_event() {
             match e {
-                Event::Remove { start, end } | Event::Unmap { start, end } => {
+                Event::Remove { start, end } | Event::Unmap { start, end, .. } => {
                     for at in (start..end).step_by(PAGE_BYTES) {
                         if let Some(page) = self.origin(at) {
                             self.settle(page);

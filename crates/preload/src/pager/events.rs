@@ -21,11 +21,11 @@ impl Pager {
         match event {
             Event::Remove { start, end } if self.is_own_removal(start, end) => {}
             Event::Remove { start, end } => self.removed(start, end),
-            Event::Unmap { start, end } => {
+            Event::Unmap { start, end, seen } => {
                 for part in self.unmapped_parts(start, end, known) {
                     // (What is made way for has come; so the other has gone.)
                     let parts = match known.is_empty() {
-                        true => self.taken_place(part, (start, end)),
+                        true => self.taken_place(part, (start, end), seen),
                         false => vec![part],
                     };
                     parts.into_iter().for_each(|(start, end)| self.unmapped(start, end));

@@ -154,10 +154,12 @@ impl Pager {
                 self.work();
             } else if !self.arrivals.is_empty() {
                 self.listen();
-            } else if self.children.is_empty() {
-                self.uffd.read(&mut self.queue);
             } else {
-                self.uffd.read_making_room(&mut self.queue);
+                match self.children.is_empty() {
+                    true => self.uffd.read(&mut self.queue),
+                    false => self.uffd.read_making_room(&mut self.queue),
+                };
+                self.look();
             }
             if !self.children.is_empty() {
                 self.feed_children_step();
@@ -419,19 +421,24 @@ impl Pager {
         if any {
             return;
         }
-        // Read already; its thread has yet to run on. As a rule it does so on another CPU within
-        // microseconds, less than a sleep takes. But it may need this very one.
-        self.fruitless = self.fruitless.saturating_add(1);
-        if self.fruitless < YIELDS_MAX {
-            thread::give_way();
-        } else {
-            thread::sleep_us(20);
-        }
+        self.let_run_on();
     }
 
     /// Reads what there is into the queue, or gives the threads behind it time to run on.
     pub(super) fn listen(&mut self) {
-        if self.look_and_read() == 0 {
+        match self.look_and_read() {
+            0 => self.let_run_on(),
+            _ => self.fruitless = 0,
+        }
+    }
+
+    /// All was read; a thread has yet to run on. As a rule it does so on another CPU within
+    /// microseconds, less than a sleep takes. But it may need this very one.
+    fn let_run_on(&mut self) {
+        self.fruitless = self.fruitless.saturating_add(1);
+        if self.fruitless < YIELDS_MAX {
+            thread::give_way();
+        } else {
             thread::sleep_us(20);
         }
     }

@@ -120,7 +120,9 @@ impl Pager {
         let arrived = self.arrivals.ranges.iter().chain(&self.arrivals.coming).copied();
         let watched: Vec<(u64, u64)> = self.queue.destinations().chain(arrived).collect();
         if watched.is_empty() {
-            return self.uffd.read_making_room(&mut self.queue);
+            let n = self.uffd.read_making_room(&mut self.queue);
+            self.look();
+            return n;
         }
         if !self.uffd.make_room(&mut self.queue) {
             return 0;
@@ -136,6 +138,7 @@ impl Pager {
             }
         };
         let n = self.uffd.look_and_read_one(&mut self.queue, look);
+        self.look();
         if let (1, Some(Event::Remap { to, len, .. })) = (n, self.queue.newest()) {
             self.arrivals.filled(to, to + len);
         }
@@ -187,7 +190,7 @@ impl Pager {
                 return;
             }
             // All that there is, so that two that would do are seen together.
-            if self.is_changing() {
+            if self.is_changing() && self.queue.has_room() {
                 self.listen();
                 continue;
             }
@@ -217,12 +220,7 @@ impl Pager {
         }
         // What goes away while we wait, this event did not take.
         let gone_before = self.arrivals.gone.clone();
-        for _ in 0..WAITS_MAX {
-            if !self.is_changing() {
-                break;
-            }
-            self.listen();
-        }
+        self.read_all();
         let follows_a_move = !is_move && self.arrivals.left.contains(&(start, end));
         let mut parts: Vec<(u64, u64)> = Vec::new();
         for page in (start..end).step_by(PAGE_BYTES) {
@@ -260,7 +258,8 @@ impl Pager {
             }
             match self.uffd.is_registered(page, PAGE_BYTES as u64, self.rt.unreadable) {
                 // Another change has begun, which may have brought something here.
-                Err(Failure::Changing) => self.listen(),
+                Err(Failure::Changing) if self.queue.has_room() => self.listen(),
+                Err(Failure::Changing) => break,
                 Ok(true) => match self.is_grown_into(page) {
                     Err(Failure::Changing) => self.listen(),
                     is_grown => return is_grown == Ok(false),

@@ -5,8 +5,14 @@
 //! sealed memory. All stays as it was, and the event comes all the same. Were it believed, what is
 //! in tiers would read as zeros.
 //!
-//! So where something is held the kernel is asked what is there now. As a rule that is nothing, or
-//! a mapping that is not registered. If it is registered it has stayed, or has come there since.
+//! So the kernel is asked what is there, as soon as the event was read: whoever it is of has not gone
+//! on yet, as a rule, and what it does next is not to be seen here. Mostly there is nothing, or a
+//! mapping that is not registered. If it is registered it has stayed, or has come there since. If
+//! there is nothing, it may have stayed all the same and moved on before we looked, and that move
+//! has to be read first, where something is held: until there is nothing to tell. Where threads unmap without pause there
+//! hardly ever is such a moment, so each serves all that was looked at before it and waits
+//! ([`Seen`]); and no more than fits into the queue is waited for.
+//!
 //! What was moved there is known (`order.rs`). What has grown into the range in place nobody tells
 //! of, but it can mostly be told from what has stayed ([`Pager::can_have_stayed`]); what cannot is
 //! taken for grown, since a program that shrinks and grows a mapping is an ordinary one
@@ -15,7 +21,7 @@
 
 use super::Pager;
 use crate::region::{for_overlap, page_index};
-use crate::sys::uffd::Failure;
+use crate::sys::uffd::{Failure, Seen};
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES};
 
 /// How often it is asked again because something else changed meanwhile.
@@ -32,13 +38,18 @@ fn overlap((a, b): Range, (c, d): Range) -> bool {
 impl Pager {
     /// The parts of `part`, a part of the range that is `said` to be unmapped, in which that took
     /// place.
-    pub(super) fn taken_place(&mut self, part: Range, said: Range) -> Vec<Range> {
+    pub(super) fn taken_place(&mut self, part: Range, said: Range, seen: Seen) -> Vec<Range> {
         if !self.holds_any(part) {
             return vec![part];
         }
-        // Looked at once, at first: whoever is told of has not gone on yet, as a rule, and what it
-        // does next is not to be seen here. (On an older kernel it always takes place.)
-        let Some(mappings) = self.coverage.mappings(part.0, part.1) else { return vec![part] };
+        // (On an older kernel it always takes place.)
+        let mappings = match seen {
+            Seen::Gone | Seen::Over => Vec::new(),
+            Seen::Nothing | Seen::Mapped => match self.coverage.mappings(part.0, part.1) {
+                Some(mappings) => mappings,
+                None => return vec![part],
+            },
+        };
         let mut stayed = Vec::new();
         for mapping in mappings {
             let run = (mapping.0.max(part.0), mapping.1.min(part.1));
@@ -59,25 +70,46 @@ impl Pager {
             }
         }
         // What has moved on meanwhile was there, too.
-        for _ in 0..TRIES_MAX {
-            if !self.is_changing() {
-                break;
-            }
-            self.listen();
+        if seen != Seen::Over {
+            self.read_all();
         }
         stayed.extend(self.moved_since(part, said));
         without(part, &mut stayed)
+    }
+
+    /// Reads all that has changed by now.
+    pub(super) fn read_all(&mut self) {
+        for _ in 0..TRIES_MAX {
+            if !self.is_changing() {
+                self.queue.settle();
+                return;
+            }
+            if !self.queue.has_room() {
+                return;
+            }
+            self.listen();
+        }
+    }
+
+    /// Has a look at what is said to be unmapped by messages that were just read.
+    pub(super) fn look(&mut self) {
+        let coverage = &self.coverage;
+        self.queue.look_at_unmappings(|start, end| coverage.is_empty(start, end));
     }
 
     /// Whether a range is one registered mapping now that nothing is changing.
     fn is_there(&mut self, start: u64, end: u64) -> bool {
         for _ in 0..TRIES_MAX {
             match self.uffd.is_registered(start, end - start, self.rt.unreadable) {
-                Err(Failure::Changing) => self.listen(),
+                Err(Failure::Changing) if self.queue.has_room() => self.read_all(),
+                Err(Failure::Changing) => break,
                 answer => return answer == Ok(true) && !self.has_come((start, end)),
             }
         }
-        false
+        // There is always somebody changing something. This can be read all the same, at some
+        // expense.
+        let mut pages = (start..end).step_by(PAGE_BYTES);
+        pages.all(|page| self.rt.smaps.is_registered(page)) && !self.has_come((start, end))
     }
 
     /// Whether a mapping was moved to some of a range, or the pager registers it right now, so that
@@ -101,7 +133,7 @@ impl Pager {
         let moves = self.queue.moves_out_of(part.0, part.1).into_iter();
         let was_there = |&(from, end): &Range| {
             let some = (from.max(part.0), end.min(part.1));
-            !self.has_come(some) && (from >= said.0 || end > said.1)
+            !self.has_come(some) && (from >= said.0 || end > said.1 && self.is_kept(said.1))
         };
         moves.filter(was_there).map(|(a, b)| (a.max(part.0), b.min(part.1))).collect()
     }
@@ -111,13 +143,15 @@ impl Pager {
     /// registered memory was new, only the pager can have filled it, and it has filled nothing
     /// since. And there is no growing into what goes on behind the range.
     fn can_have_stayed(&self, run: Range, mapping: Range, said: Range) -> bool {
-        let goes_on = mapping.1 > said.1 && self.is_in_books(said.1);
+        let goes_on = mapping.1 > said.1 && self.is_kept(said.1);
         mapping.0 >= said.0 || self.is_any_present(run) || goes_on
     }
 
-    fn is_in_books(&self, page: u64) -> bool {
+    /// Whether a page was registered all the time: by our books, and no unmapping of it waits.
+    fn is_kept(&self, page: u64) -> bool {
         let region = self.rt.table.get(page);
-        region.is_some_and(|region| region.is_registered(page_index(page)))
+        let is_registered = region.is_some_and(|region| region.is_registered(page_index(page)));
+        is_registered && !self.queue.unmaps(page)
     }
 
     fn is_any_present(&self, run: Range) -> bool {

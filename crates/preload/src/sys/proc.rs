@@ -140,6 +140,12 @@ impl Coverage {
         Some(found)
     }
 
+    /// Whether nothing is mapped in `[start, end)`. (Not known of an older kernel.)
+    pub fn is_empty(&self, start: u64, end: u64) -> bool {
+        let first = self.0.and_then(|fd| query(fd, start).ok());
+        first.is_some_and(|first| first.is_none_or(|(a, _)| a >= end))
+    }
+
     /// Calls `found` with each part of `[start, end)` in which nothing is mapped.
     pub fn holes(&self, start: u64, end: u64, mut found: impl FnMut(u64, u64)) {
         let Some(fd) = self.0 else { return };

@@ -128,7 +128,22 @@ pub enum Event {
         start: u64,
         /// One past the last byte.
         end: u64,
+        /// What was found there since.
+        seen: Seen,
     },
+}
+
+/// What is known of a range that is said to be unmapped, while that waits to be handled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// Nobody has looked.
+    Nothing,
+    /// Something was mapped there.
+    Mapped,
+    /// Nothing was.
+    Gone,
+    /// Nothing was, and whatever has changed before that look was read.
+    Over,
 }
 
 /// A userfaultfd.
@@ -441,7 +456,7 @@ fn decode(m: &Msg) -> Option<Event> {
         0x13 => Some(Event::Fork { child: (a & 0xffff_ffff) as RawFd }),
         0x14 => Some(Event::Remap { from: a, to: b, len: c }),
         0x15 => Some(Event::Remove { start: a, end: b }),
-        0x16 => Some(Event::Unmap { start: a, end: b }),
+        0x16 => Some(Event::Unmap { start: a, end: b, seen: Seen::Nothing }),
         _ => None,
     }
 }
@@ -516,8 +531,8 @@ impl EventBuffer {
                 Some(Event::Remap { from, to, len }) if (from..from + len).contains(&at) => {
                     at = at - from + to;
                 }
-                Some(Event::Unmap { start, end }) if left.contains(&(start, end)) => {}
-                Some(Event::Unmap { start, end } | Event::Remove { start, end })
+                Some(Event::Unmap { start, end, .. }) if left.contains(&(start, end)) => {}
+                Some(Event::Unmap { start, end, .. } | Event::Remove { start, end })
                     if (start..end).contains(&at) =>
                 {
                     return None;
@@ -532,7 +547,7 @@ impl EventBuffer {
     /// that follow each move: the unmapping of what it left.
     pub fn taking_from(&self, pages: &[u64]) -> Vec<Event> {
         let follows = |e: &Event| {
-            let Event::Unmap { start, end } = *e else { return false };
+            let Event::Unmap { start, end, .. } = *e else { return false };
             let range = (start, end);
             self.waiting()
                 .any(|m| matches!(m, Event::Remap { from, len, .. } if (from, from + len) == range))
@@ -608,7 +623,31 @@ impl EventBuffer {
     /// Whether a waiting event unmaps a page.
     pub fn unmaps(&self, page: u64) -> bool {
         self.waiting()
-            .any(|e| matches!(e, Event::Unmap { start, end } if (start..end).contains(&page)))
+            .any(|e| matches!(e, Event::Unmap { start, end, .. } if (start..end).contains(&page)))
+    }
+
+    /// Has a look at each unmapping of the last read.
+    pub fn look_at_unmappings(&mut self, is_gone: impl Fn(u64, u64) -> bool) {
+        for n in self.len.saturating_sub(READ_BATCH)..self.len {
+            let place = (self.head + n) % EventBuffer::PLACES;
+            if let Some(Event::Unmap { start, end, seen }) = &mut self.ring[place] {
+                if *seen == Seen::Nothing {
+                    *seen = if is_gone(*start, *end) { Seen::Gone } else { Seen::Mapped };
+                }
+            }
+        }
+    }
+
+    /// All that has changed was read, at a moment after the last look.
+    pub fn settle(&mut self) {
+        for n in 0..self.len {
+            let place = (self.head + n) % EventBuffer::PLACES;
+            if let Some(Event::Unmap { seen, .. }) = &mut self.ring[place] {
+                if *seen == Seen::Gone {
+                    *seen = Seen::Over;
+                }
+            }
+        }
     }
 
     fn take_first(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
@@ -633,7 +672,7 @@ impl Event {
     /// Whether it takes a mapping away from a page.
     pub fn takes_from(&self, page: u64) -> bool {
         match *self {
-            Event::Unmap { start, end } => (start..end).contains(&page),
+            Event::Unmap { start, end, .. } => (start..end).contains(&page),
             Event::Remap { from, len, .. } => (from..from + len).contains(&page),
             _ => false,
         }
@@ -668,6 +707,10 @@ mod tests {
         Event::Fault { address, write: false, wp: false, tid: 0 }
     }
 
+    fn unmap(start: u64, end: u64) -> Event {
+        Event::Unmap { start, end, seen: Seen::Nothing }
+    }
+
     #[test]
     fn events_overtake_faults_and_faults_keep_their_order() {
         let mut b = EventBuffer::new();
@@ -676,8 +719,7 @@ mod tests {
             b.push(fault(i));
             b.pop();
         }
-        let (remove, unmap) =
-            (Event::Remove { start: 0, end: 1 }, Event::Unmap { start: 0, end: 1 });
+        let (remove, unmap) = (Event::Remove { start: 0, end: 1 }, unmap(0, 1));
         for e in [fault(1), fault(2), remove, fault(3), unmap] {
             b.push(e);
         }
@@ -699,7 +741,7 @@ mod tests {
         assert_eq!(b.now_at(0x2000, &[]), Some(0x6000));
         b.push(Event::Remove { start: 0x6000, end: 0x7000 });
         assert_eq!((b.now_at(0x2000, &[]), b.now_at(0x7000, &[])), (None, Some(0x7000)));
-        b.push(Event::Unmap { start: 0x7000, end: 0x8000 });
+        b.push(unmap(0x7000, 0x8000));
         assert_eq!(b.now_at(0x7000, &[(0x6000, 0x8000)]), None);
         assert_eq!(b.now_at(0x7000, &[(0x7000, 0x8000)]), Some(0x7000), "it follows a move");
         assert!(b.moves_from(0x2fff) && !b.moves_from(0x3000) && !b.moves_from(0x7000));
@@ -708,11 +750,28 @@ mod tests {
     #[test]
     fn faults_stay_in_order_around_an_event() {
         let mut b = EventBuffer::new();
-        let unmap = Event::Unmap { start: 0, end: 1 };
+        let unmap = unmap(0, 1);
         for e in [fault(1), unmap, fault(2)] {
             b.push(e);
         }
         assert_eq!(b.pop_event(), Some(unmap));
         assert_eq!((b.pop(), b.pop(), b.pop()), (Some(fault(1)), Some(fault(2)), None));
+    }
+
+    #[test]
+    fn what_was_looked_at_before_all_was_read_is_over() {
+        let mut b = EventBuffer::new();
+        let seen = |b: &mut EventBuffer| match b.pop() {
+            Some(Event::Unmap { seen, .. }) => seen,
+            other => panic!("{other:?}"),
+        };
+        b.push(unmap(0, 1));
+        b.push(unmap(1, 2));
+        b.look_at_unmappings(|start, _| start == 0);
+        b.settle();
+        b.push(unmap(2, 3));
+        b.look_at_unmappings(|start, _| start != 0);
+        let all: Vec<Seen> = (0..3).map(|_| seen(&mut b)).collect();
+        assert_eq!(all, [Seen::Over, Seen::Mapped, Seen::Gone]);
     }
 }

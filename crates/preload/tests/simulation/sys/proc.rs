@@ -51,6 +51,11 @@ impl Coverage {
         Some(all)
     }
 
+    /// See the real one.
+    pub fn is_empty(&self, start: u64, end: u64) -> bool {
+        self.mappings(start, end).is_some_and(|all| all.is_empty())
+    }
+
     /// See the real one: page by page.
     pub fn holes(&self, start: u64, end: u64, mut found: impl FnMut(u64, u64)) {
         schedule::call_point();
