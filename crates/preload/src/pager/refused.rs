@@ -5,13 +5,13 @@
 //! sealed memory. All stays as it was, and the event comes all the same. Were it believed, what is
 //! in tiers would read as zeros.
 //!
-//! So the kernel is asked what is there, as soon as the event was read: whoever it is of has not gone
-//! on yet, as a rule, and what it does next is not to be seen here. Mostly there is nothing, or a
-//! mapping that is not registered. If it is registered it has stayed, or has come there since. If
-//! there is nothing, it may have stayed all the same and moved on before we looked, and that move
-//! has to be read first, where something is held: until there is nothing to tell. Where threads unmap without pause there
-//! hardly ever is such a moment, so each serves all that was looked at before it and waits
-//! ([`Seen`]); and no more than fits into the queue is waited for.
+//! So the kernel is asked what is there, as soon as the event was read: whoever it is of has not
+//! gone on yet, as a rule, and what it does next is not to be seen here. Mostly there is nothing,
+//! or a mapping that is not registered. If it is registered it has stayed, or has come there since.
+//! If there is nothing, it may have stayed all the same and moved on before we looked, and that
+//! move has to be read first, where something is held: until there is nothing to tell. Where
+//! threads unmap without pause there hardly ever is such a moment, so each serves all that was
+//! looked at before it and waits ([`Seen`]); and no more than fits into the queue is waited for.
 //!
 //! What was moved there is known (`order.rs`). What has grown into the range in place nobody tells
 //! of, but it can mostly be told from what has stayed ([`Pager::can_have_stayed`]); what cannot is
