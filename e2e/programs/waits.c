@@ -1,5 +1,6 @@
 /* Threads that wait in the kernel, in calls that a stop of the thread would end, while memory goes
- * down and comes back: none of them ends early, and each with a timeout ends in its time. */
+ * down and comes back, and signals come that nobody wants: none of them ends early, and each with a
+ * timeout ends in its time. */
 #include "hazard.h"
 #include <sys/epoll.h>
 #include <sys/sem.h>
@@ -60,6 +61,17 @@ static void *waits_for_time(void *arg) {
     return NULL;
 }
 
+static pthread_t t[4];
+
+/* What is ignored ends no wait, unless a tracer is looking. */
+static void *sends_ignored_signals(void *arg) {
+    while (!is_over) {
+        for (int k = 0; k < 3; k++) pthread_kill(t[k], SIGWINCH);
+        pause_ms(1);
+    }
+    return arg;
+}
+
 int main(void) {
     sigset_t set;
     sigemptyset(&set);
@@ -73,11 +85,12 @@ int main(void) {
     size_t bytes = 16 * MIB;
     char *p = map(bytes);
     fill(p, bytes, 1);
-    pthread_t t[4];
     pthread_create(&t[0], NULL, waits_for_events, NULL);
     pthread_create(&t[1], NULL, waits_for_a_semaphore, NULL);
     pthread_create(&t[2], NULL, waits_for_signals, &set);
     pthread_create(&t[3], NULL, waits_for_time, NULL);
+    pthread_t sender;
+    pthread_create(&sender, NULL, sends_ignored_signals, NULL);
     for (int n = 0; n < EVENTS; n++) {
         wait_demoted(bytes);
         check(p, bytes, 1);
@@ -88,8 +101,10 @@ int main(void) {
         for (int k = 0; k < 3; k++)
             while (taken[k] <= n) pause_ms(1);
     }
+    for (int k = 0; k < 3; k++) pthread_join(t[k], NULL);
     is_over = true;
-    for (int k = 0; k < 4; k++) pthread_join(t[k], NULL);
+    pthread_join(t[3], NULL);
+    pthread_join(sender, NULL);
     MUST(semctl(semaphores, 0, IPC_RMID));
     return done();
 }

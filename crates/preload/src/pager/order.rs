@@ -274,7 +274,7 @@ impl Pager {
 
     /// Whether a page is of a mapping whose move is waiting: of the part by which it has grown on
     /// its way, which the event does not tell.
-    fn is_grown_into(&self, page: u64) -> Result<bool, Failure> {
+    pub(super) fn is_grown_into(&self, page: u64) -> Result<bool, Failure> {
         for to in self.queue.destinations_below(page) {
             let len = page + PAGE_BYTES as u64 - to;
             if self.uffd.is_registered(to, len, self.rt.unreadable)? {

@@ -64,7 +64,7 @@ impl Pager {
             for page in (run.0..run.1).step_by(PAGE_BYTES) {
                 // What is to be unmapped by an event that waits is left to that: a child may have
                 // been forked before it.
-                if self.is_there(page, page + PAGE) || self.queue.unmaps(page) {
+                if self.is_there(page, page + PAGE) || self.queue.unmaps_next(page) {
                     stayed.push((page, page + PAGE));
                 }
             }
@@ -103,7 +103,11 @@ impl Pager {
             match self.uffd.is_registered(start, end - start, self.rt.unreadable) {
                 Err(Failure::Changing) if self.queue.has_room() => self.read_all(),
                 Err(Failure::Changing) => break,
-                answer => return answer == Ok(true) && !self.has_come((start, end)),
+                Ok(true) if !self.has_come((start, end)) => match self.is_grown_into(start) {
+                    Err(Failure::Changing) => self.read_all(),
+                    is_grown => return is_grown == Ok(false),
+                },
+                _ => return false,
             }
         }
         // There is always somebody changing something. This can be read all the same, at some

@@ -54,6 +54,8 @@ const LOOK_EVERY_NS: u64 = 1_000_000;
 const WORKING_LOOKS: usize = 1000;
 /// The same where pages have been given up: the program is ended.
 const GIVEN_UP_LOOKS: usize = 30_000;
+/// How often it is looked after while it lets the threads go, every 10 us or more.
+const LEAVING_LOOKS: usize = 30_000;
 /// After a stop that failed there is none for so long, twice as long each time.
 const REST_NS_MIN: u64 = 5_000_000;
 const REST_NS_MAX: u64 = 2_000_000_000;
@@ -390,13 +392,17 @@ impl Child {
         let s = self.shared;
         let before = s.phase.swap(phase::OVER, Ordering::AcqRel);
         wake(&s.phase);
-        let until = thread::now_ns() + SETTLING_NS_MAX;
+        // Elsewhere it has been waited for already. Here it lets the threads go, or is about to,
+        // and those that it has not come to would have their waits ended by its end (`restart.rs`).
+        let is_leaving =
+            matches!(before, phase::STANDING | phase::TAKEN | phase::LEFT | phase::FAILED);
+        let mut looks = if is_leaving { LEAVING_LOOKS } else { 0 };
         while !self.is_over() {
-            let is_idle = matches!(before, phase::STANDING | phase::TAKEN);
-            if !is_idle || thread::now_ns() > until {
+            if looks == 0 {
                 // SAFETY: a signal to a child of ours that has not been reaped.
                 unsafe { libc::kill(self.pid, libc::SIGKILL) };
             }
+            looks = looks.saturating_sub(1);
             thread::sleep_us(10);
         }
         // SAFETY: reaps our child; the program may have done so (`__WALL`).

@@ -626,6 +626,16 @@ impl EventBuffer {
             .any(|e| matches!(e, Event::Unmap { start, end, .. } if (start..end).contains(&page)))
     }
 
+    /// Whether a waiting event unmaps a page before another one moves something there.
+    pub fn unmaps_next(&self, page: u64) -> bool {
+        let next = self.waiting().find_map(|e| match e {
+            Event::Unmap { start, end, .. } if (start..end).contains(&page) => Some(true),
+            Event::Remap { to, len, .. } if (to..to + len).contains(&page) => Some(false),
+            _ => None,
+        });
+        next == Some(true)
+    }
+
     /// Has a look at each unmapping of the last read.
     pub fn look_at_unmappings(&mut self, is_gone: impl Fn(u64, u64) -> bool) {
         for n in self.len.saturating_sub(READ_BATCH)..self.len {
@@ -744,6 +754,9 @@ mod tests {
         b.push(unmap(0x7000, 0x8000));
         assert_eq!(b.now_at(0x7000, &[(0x6000, 0x8000)]), None);
         assert_eq!(b.now_at(0x7000, &[(0x7000, 0x8000)]), Some(0x7000), "it follows a move");
+        assert!(b.unmaps_next(0x7000) && !b.unmaps_next(0x6000));
+        b.push(unmap(0x5000, 0x6000));
+        assert!(!b.unmaps_next(0x5000), "what moves there comes first");
         assert!(b.moves_from(0x2fff) && !b.moves_from(0x3000) && !b.moves_from(0x7000));
     }
 

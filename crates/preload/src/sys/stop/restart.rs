@@ -4,7 +4,8 @@
 //! itself afterwards. A few return `EINTR` instead, as they do after SIGSTOP and SIGCONT too
 //! (signal(7)), and there are programs that take this for an error. For these the stopper puts in
 //! the place of the result what the kernel itself uses for "to be restarted, unless a handler
-//! runs".
+//! runs". (So also where a signal is about to be taken: one that is ignored would not have woken a
+//! thread that nobody traces.)
 //!
 //! A call with a timeout would begin anew with all of it, and where stops are frequent never end.
 //! So the timeout of the call that event loops wait in is made shorter, by what has passed since it

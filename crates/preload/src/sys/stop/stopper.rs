@@ -302,9 +302,7 @@ fn let_go(held: &mut [Held; THREADS_MAX], count: usize, waits: &mut restart::Wai
                 look_at(h);
             }
             if h.is_still && !h.is_gone {
-                if h.signal == 0 {
-                    restart::resume_wait(h.tid, waits);
-                }
+                restart::resume_wait(h.tid, waits);
                 ptrace(PTRACE_DETACH, h.tid, h.signal as u64);
                 h.is_gone = true;
             }
