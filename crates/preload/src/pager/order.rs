@@ -226,8 +226,7 @@ impl Pager {
         for page in (start..end).step_by(PAGE_BYTES) {
             let is_moved_on = || {
                 let was_there = !overlap(&gone_before, page, page + PAGE_BYTES as u64);
-                let moves = self.queue.moves_from(page) && !self.queue.moves_to(page);
-                moves && (follows_a_move || !is_move && was_there)
+                self.queue.moves_on(page) && (follows_a_move || !is_move && was_there)
             };
             let is_late = match self.is_being_registered(page) {
                 _ if known.binary_search(&page).is_ok() => false,

@@ -21,7 +21,7 @@
 
 use super::Pager;
 use crate::region::{for_overlap, page_index};
-use crate::sys::uffd::{Failure, Seen};
+use crate::sys::uffd::{Event, Failure, Seen};
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES};
 
 /// How often it is asked again because something else changed meanwhile.
@@ -59,6 +59,10 @@ impl Pager {
             // All of it, if it is one mapping still; else page by page.
             if self.is_there(run.0, run.1) {
                 stayed.push(run);
+                continue;
+            }
+            // As a rule something new is there.
+            if self.is_unregistered(run) && !self.queue.unmaps_some(run.0, run.1) {
                 continue;
             }
             for page in (run.0..run.1).step_by(PAGE_BYTES) {
@@ -116,11 +120,24 @@ impl Pager {
         pages.all(|page| self.rt.smaps.is_registered(page)) && !self.has_come((start, end))
     }
 
+    /// Whether one mapping lies there and is not registered: a mapping is so as a whole.
+    fn is_unregistered(&self, run: Range) -> bool {
+        let all = self.coverage.mappings(run.0, run.1).unwrap_or_default();
+        let is_one = all.first().is_some_and(|&(a, b)| a <= run.0 && run.1 <= b);
+        is_one && self.uffd.is_registered(run.0, PAGE, self.rt.unreadable) == Ok(false)
+    }
+
     /// Whether a mapping was moved to some of a range, or the pager registers it right now, so that
     /// it is registered whatever was unmapped there.
     fn has_come(&self, range: Range) -> bool {
-        let is_new = |page| self.queue.moves_to(page) || self.is_being_registered(page);
-        self.arrivals.touch(range) || (range.0..range.1).step_by(PAGE_BYTES).any(is_new)
+        let mut coming = self.queue.destinations();
+        self.has_arrived(range) || coming.any(|to| overlap(to, range))
+    }
+
+    /// The same without the moves that wait.
+    fn has_arrived(&self, range: Range) -> bool {
+        let registering = self.registering.is_some_and(|new| overlap(new, range));
+        registering || self.arrivals.touch(range)
     }
 
     fn holds_any(&self, part: Range) -> bool {
@@ -134,12 +151,19 @@ impl Pager {
     /// What waiting events move away from a part of what is said to be unmapped before them: what
     /// moves on was there, unless it has come since, by a move or by growing.
     fn moved_since(&self, part: Range, said: Range) -> Vec<Range> {
-        let moves = self.queue.moves_out_of(part.0, part.1).into_iter();
-        let was_there = |&(from, end): &Range| {
-            let some = (from.max(part.0), end.min(part.1));
-            !self.has_come(some) && (from >= said.0 || end > said.1 && self.is_kept(said.1))
-        };
-        moves.filter(was_there).map(|(a, b)| (a.max(part.0), b.min(part.1))).collect()
+        let some = |(a, b): Range| (a.max(part.0), b.min(part.1));
+        let (mut come, mut left) = (Vec::new(), Vec::new());
+        for event in self.queue.waiting() {
+            let Event::Remap { from, to, len } = event else { continue };
+            let moved = some((from, from + len));
+            let was_there = from >= said.0 || from + len > said.1 && self.is_kept(said.1);
+            if moved.0 < moved.1 && was_there && !self.has_arrived(moved) {
+                left.extend(without(moved, &mut come));
+            }
+            come.push(some((to, to + len)));
+            come.retain(|(a, b)| a < b);
+        }
+        left
     }
 
     /// Whether a mapping that was seen in what is said to be unmapped can have lain there all the

@@ -566,7 +566,8 @@ impl EventBuffer {
         self.take_first(|e| *e == event)
     }
 
-    fn waiting(&self) -> impl Iterator<Item = Event> + '_ {
+    /// The messages, the oldest first.
+    pub fn waiting(&self) -> impl Iterator<Item = Event> + '_ {
         (0..self.len).filter_map(|n| self.ring[(self.head + n) % EventBuffer::PLACES])
     }
 
@@ -594,20 +595,15 @@ impl EventBuffer {
             .any(|e| matches!(e, Event::Remap { to, len, .. } if (to..to + len).contains(&page)))
     }
 
-    /// Whether a waiting event moves a mapping away from a page.
-    pub fn moves_from(&self, page: u64) -> bool {
-        self.waiting().any(|e| matches!(e, Event::Remap { .. }) && e.takes_from(page))
-    }
-
-    /// From where waiting events move mappings away that lie in some of a range, by start and end.
-    pub fn moves_out_of(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        let leaves = |e| match e {
-            Event::Remap { from, len, .. } if from < end && start < from + len => {
-                Some((from, from + len))
-            }
+    /// Whether what is at a page now is moved away by a waiting event, before another one moves
+    /// something there.
+    pub fn moves_on(&self, page: u64) -> bool {
+        let next = self.waiting().find_map(|e| match e {
+            Event::Remap { .. } if e.takes_from(page) => Some(true),
+            Event::Remap { to, len, .. } if (to..to + len).contains(&page) => Some(false),
             _ => None,
-        };
-        self.waiting().filter_map(leaves).collect()
+        });
+        next == Some(true)
     }
 
     /// Where waiting events move mappings to that reach, by what they say, no farther than a page.
@@ -622,14 +618,21 @@ impl EventBuffer {
 
     /// Whether a waiting event unmaps a page.
     pub fn unmaps(&self, page: u64) -> bool {
-        self.waiting()
-            .any(|e| matches!(e, Event::Unmap { start, end, .. } if (start..end).contains(&page)))
+        self.unmaps_some(page, page + 1)
     }
 
-    /// Whether a waiting event unmaps a page before another one moves something there.
+    /// Whether a waiting event unmaps some of a range.
+    pub fn unmaps_some(&self, from: u64, to: u64) -> bool {
+        self.waiting()
+            .any(|e| matches!(e, Event::Unmap { start, end, .. } if start < to && from < end))
+    }
+
+    /// Whether what is at a page now is unmapped by a waiting event, before another one moves it
+    /// on or something there.
     pub fn unmaps_next(&self, page: u64) -> bool {
         let next = self.waiting().find_map(|e| match e {
             Event::Unmap { start, end, .. } if (start..end).contains(&page) => Some(true),
+            Event::Remap { .. } if e.takes_from(page) => Some(false),
             Event::Remap { to, len, .. } if (to..to + len).contains(&page) => Some(false),
             _ => None,
         });
@@ -757,7 +760,8 @@ mod tests {
         assert!(b.unmaps_next(0x7000) && !b.unmaps_next(0x6000));
         b.push(unmap(0x5000, 0x6000));
         assert!(!b.unmaps_next(0x5000), "what moves there comes first");
-        assert!(b.moves_from(0x2fff) && !b.moves_from(0x3000) && !b.moves_from(0x7000));
+        assert!(b.moves_on(0x2fff) && !b.moves_on(0x3000) && !b.moves_on(0x7000));
+        assert!(!b.moves_on(0x5000), "it is moved there before");
     }
 
     #[test]
