@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness import KERNEL, SKIPPED, TIMEOUT_S, Run, Sandbox
+from untiered import face_both
 
 Compiler = Callable[..., Path]
 
@@ -121,6 +122,11 @@ def test_futex_ops(sandbox: Sandbox, program: Compiler) -> None:
 def test_robust(sandbox: Sandbox, program: Compiler) -> None:
     """A thread dies holding robust mutexes: the kernel writes to them and serves no fault."""
     compare(sandbox, program("robust"))
+
+
+def test_killed_holders(sandbox: Sandbox, program: Compiler) -> None:
+    """Nothing goes down, but samples are taken: not of what the kernel reads of a dying thread."""
+    face_both(sandbox, program("killed_holders"), options=("--window", "0.4", "--policy", "none"))
 
 
 def test_thread_exit(sandbox: Sandbox, program: Compiler) -> None:

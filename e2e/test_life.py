@@ -71,6 +71,26 @@ def test_tiered_stack(nobody: Sandbox, program: Compiler) -> None:
 
 
 @BOTH
+def test_low_numbers(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """No descriptor of ours takes a number that the program counts on, not for a moment."""
+    face_both(sandbox, program("low_numbers"), options=options)
+
+
+@BOTH
+def test_gone_thread(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """What pthread_create fills in is the new thread's, which may have given it back."""
+    face_both(sandbox, program("gone_thread"), options=options)
+
+
+def test_lock_and_fork(sandbox: Sandbox, program: Compiler) -> None:
+    """A handler forks in the middle of mlockall: both bring everything home."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("there is no setpriv")
+    unannounced = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+    face_both(sandbox, *unannounced, program("lock_and_fork"))
+
+
+@BOTH
 def test_unmap_storm(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """There is no moment at which nothing changes; a wait for one is no wait for good."""
     face_both(sandbox, program("unmap_storm"), options=options)

@@ -25,7 +25,7 @@ use crate::sys::slot::Slot;
 use crate::sys::stop::Stopper;
 use crate::sys::sync::OnlyThread;
 use crate::sys::uffd::{feature, Uffd};
-use crate::sys::{media, memory, proc, spare, thread};
+use crate::sys::{files, media, memory, proc, spare, thread};
 use crate::tracker::Tracker;
 use crate::training;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -213,6 +213,7 @@ fn build(uffd: Uffd, config: Configure) -> Result<(&'static Runtime, Arc<Queue>)
 
 fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue>), &'static str> {
     const NO_ROOM: &str = memory::NO_ROOM;
+    files::set_up();
     let uffd: &'static Uffd = Box::leak(Box::new(uffd));
     let decoders = stores.decoders().map_err(|_| NO_ROOM)?;
     let rt: &'static Runtime = Box::leak(Box::new(Runtime {
@@ -234,7 +235,12 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
         pager_cpu: AtomicUsize::new(usize::MAX),
     }));
     let pager = Pager::new(rt, uffd, decoders);
-    if !thread::spawn(c"terrace-pager", move || pager.run()) || !loader::start(rt) {
+    let serve = move || {
+        // What ends with the agent must not live on in the pager's table.
+        files::own_table(&link::descriptors());
+        pager.run()
+    };
+    if !thread::spawn(c"terrace-pager", serve) || !loader::start(rt) {
         return Err(NO_THREADS);
     }
     forks::set_up(rt);
@@ -247,7 +253,7 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
             return Err(NO_THREADS);
         }
     }
-    if rt.sees_forks() {
+    if rt.sees_forks() && spare::are_needed() {
         // Behind all descriptors without which there is no runtime.
         spare::set_up();
     }
@@ -361,9 +367,8 @@ impl Agent {
             r.tier.store(tier.0, Ordering::Relaxed);
             r.is_planned.store(true, Ordering::Relaxed);
         }
-        if !jobs.is_empty() {
-            kept::keep_threads(self.rt);
-        }
+        // (Also without jobs: the tracker takes samples of all that is followed.)
+        kept::keep_threads(self.rt);
         self.drop_plan(jobs);
         self.tracker.open(self.rt.window.load(Ordering::Relaxed));
         true

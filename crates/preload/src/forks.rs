@@ -24,6 +24,7 @@ use crate::promoter::Promoter;
 use crate::region::{for_overlap, Region};
 use crate::runtime::Runtime;
 use crate::stats;
+use crate::sys::stack::WORK;
 use crate::sys::sync::{renew, Mutex, OnlyThread};
 use crate::sys::{memory, proc, spare, thread};
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -231,6 +232,10 @@ pub extern "C" fn at_exit() {
 /// Brings every page home, on the calling thread. Nothing may be moved out meanwhile
 /// (`Runtime::paused`).
 pub fn bring_all_home(rt: &'static Runtime) {
+    WORK.run(move || bring_all_home_here(rt));
+}
+
+fn bring_all_home_here(rt: &'static Runtime) {
     agent::drop_plans();
     let Some(mut promoter) = Promoter::new(rt) else {
         proc::die(
@@ -282,7 +287,7 @@ pub fn while_let_go<T>(start: u64, len: u64, work: impl FnOnce() -> T) -> Option
 }
 
 fn let_go<T>(rt: &'static Runtime, start: u64, len: u64, work: impl FnOnce() -> T) -> T {
-    thread::without_signals(|| {
+    WORK.run(move || {
         rt.paused.fetch_add(1, Ordering::AcqRel);
         agent::drop_plans();
         rt.doorbell.call(|_| ());

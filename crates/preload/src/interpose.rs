@@ -13,7 +13,7 @@ use crate::kept;
 use crate::locked;
 use crate::offspring;
 use crate::sys::sync::OnlyThread;
-use crate::sys::{clones, memory, remap, rseq};
+use crate::sys::{clones, memory, proc, remap, rseq};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
@@ -22,9 +22,9 @@ type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> lib
 type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
 
 /// Descriptors of ours: the userfaultfd, the link to the planner, the door for the next one, four
-/// files of `/proc`, four of `sys/spare.rs`, five more of `sys/stop.rs`, and one for each medium on
-/// a device or node.
-const OURS_MAX: usize = 17 + terrace_core::tier::MAX_TIERS;
+/// files of `/proc`, three of `sys/files.rs`, four of `sys/spare.rs`, five more of `sys/stop.rs`,
+/// and one for each medium on a device or node.
+const OURS_MAX: usize = 20 + terrace_core::tier::MAX_TIERS;
 static OURS: [AtomicI32; OURS_MAX] = [const { AtomicI32::new(-1) }; OURS_MAX];
 
 /// Keeps `fd` from being closed by the application.
@@ -51,6 +51,11 @@ pub fn replace_ours(from: i32, ours: i32) -> bool {
         let real: Dup3Fn = std::mem::transmute(next(&DUP3, c"dup3"));
         real(from, ours, libc::O_CLOEXEC) == ours
     }
+}
+
+/// All of them.
+pub fn ours() -> Vec<i32> {
+    OURS.iter().map(|place| place.load(Ordering::Relaxed)).filter(|&fd| fd >= 0).collect()
 }
 
 fn is_ours(fd: i32) -> bool {
@@ -481,15 +486,16 @@ pub unsafe extern "C" fn pthread_create(
     if let Some(rt) = rt {
         rt.paused.fetch_add(1, Ordering::AcqRel);
     }
-    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments. (Its place
-    // for the result too: glibc fills it before the thread starts, and programs count on that.)
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
     let result = unsafe {
         let real: CreateFn = std::mem::transmute(next(&CREATE, c"pthread_create"));
         real(thread, attributes, start, argument)
     };
-    if result == 0 {
-        // SAFETY: libc has just written there. Whatever is there by now is only an address to us.
-        kept::thread_made(unsafe { *thread });
+    // Where libc has put the descriptor's address is the new thread's by now: it may have ended,
+    // and have given that memory back. Whatever is there is only an address to us.
+    let mut at = [0];
+    if result == 0 && rt.is_some() && proc::read_application_words(thread as u64, &mut at) {
+        kept::thread_made(at[0]);
     }
     if let Some(rt) = rt {
         rt.paused.fetch_sub(1, Ordering::AcqRel);

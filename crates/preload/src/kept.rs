@@ -19,6 +19,7 @@
 use crate::forks;
 use crate::region::page_index;
 use crate::runtime::Runtime;
+use crate::sys::stack::WORK;
 use crate::sys::{proc, thread};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use terrace_core::state::PAGE_BYTES;
@@ -37,6 +38,10 @@ static EARLY_LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps the pages of a range home from now on. Not from the pager thread.
 fn keep(rt: &Runtime, start: u64, len: u64) {
+    WORK.run(|| keep_here(rt, start, len));
+}
+
+fn keep_here(rt: &Runtime, start: u64, len: u64) {
     let mut page = start / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     while page < start + len {
         if let Some(region) = rt.table.get_or_create(page) {
@@ -58,8 +63,8 @@ fn keep(rt: &Runtime, start: u64, len: u64) {
 }
 
 /// Keeps the descriptors of all threads that are in memory which is followed. After the regions of
-/// a plan were registered and before one of them is moved: a thread that is made later, on memory
-/// that is followed then, keeps its own.
+/// a plan were registered and before one of them is moved, or a page of it is taken as a sample: a
+/// thread that is made later, on memory that is followed then, keeps its own.
 pub fn keep_threads(rt: &Runtime) {
     thread::robust_heads(|head| {
         if rt.table.get(head).is_some_and(|region| region.is_followed()) {

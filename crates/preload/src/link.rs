@@ -51,6 +51,11 @@ static DOOR: Slot<(PathBuf, u32)> = Slot::empty();
 /// [`stop`].
 static STREAM_FD: AtomicI32 = AtomicI32::new(-1);
 static DOOR_FD: AtomicI32 = AtomicI32::new(-1);
+
+/// The descriptors of the connection and the door, as of now; -1 for none.
+pub fn descriptors() -> [i32; 2] {
+    [&STREAM_FD, &DOOR_FD].map(|fd| fd.load(Ordering::Relaxed))
+}
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 /// Whether there is no planner now who would remove the door's socket when this process has ended.
 static IS_ORPHANED: AtomicBool = AtomicBool::new(false);

@@ -6,8 +6,8 @@
 
 use crate::forks;
 use crate::runtime::Runtime;
-use crate::sys::memory;
 use crate::sys::sync::OnlyThread;
+use crate::sys::{memory, thread};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The program has asked for all of its memory to be locked.
@@ -31,7 +31,8 @@ pub fn before_lock(flags: i32, is_coming: bool) -> (i32, bool) {
     // of the two sees the other.
     let held = LOCKED.swap(true, Ordering::SeqCst);
     if let Some(rt) = forks::runtime() {
-        respect(rt);
+        // (A handler may fork, which brings everything home as well.)
+        thread::without_signals(|| respect(rt));
     }
     (flags | libc::MCL_ONFAULT, held)
 }

@@ -269,10 +269,12 @@ impl Pager {
     fn adopt(&mut self, born: Born) {
         let Born { fd, missing, moves, registered } = born;
         let mut uffd = Uffd::adopt(fd, self.uffd.features);
-        // Out of the way of programs that close all low numbers, and of its own later children.
-        uffd.raise_fd();
-        interpose::protect_fd(uffd.raw());
-        spare::keep();
+        if spare::are_needed() {
+            // Out of the way of programs that close all low numbers, and of its own later children.
+            uffd.raise_fd();
+            interpose::protect_fd(uffd.raw());
+            spare::keep();
+        }
         stats::add(&self.rt.stats.children_pending, 1);
         let (queue, born) = (EventBuffer::new(), Vec::new());
         let gone = false;

@@ -19,6 +19,7 @@
 
 use super::Pager;
 use crate::stats;
+use crate::sys::stack::WORK;
 use crate::sys::sync::{Mutex, MutexGuard};
 use crate::sys::uffd::{Failure, Uffd};
 use crate::sys::{memory, proc, thread};
@@ -114,8 +115,10 @@ impl Doorbell {
         &self,
         f: impl FnMut(&mut Pager) -> Option<R> + Send + 'static,
     ) -> R {
-        let _ringing = self.ringing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.ring(f)
+        WORK.run(move || {
+            let _ringing = self.ringing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.ring(f)
+        })
     }
 
     /// Like [`Self::call`], but gives up when others keep the bell busy for long: for callers that
@@ -124,9 +127,14 @@ impl Doorbell {
         &self,
         mut f: impl FnMut(&mut Pager) -> R + Send + Copy + 'static,
     ) -> Option<R> {
+        let attempt = || {
+            let _ringing = self.ringing.try_lock().ok()?;
+            Some(self.ring(move |pager| Some(f(pager))))
+        };
         for _ in 0..TRIES {
-            if let Ok(_ringing) = self.ringing.try_lock() {
-                return Some(self.ring(move |pager| Some(f(pager))));
+            let answer = WORK.run(attempt);
+            if answer.is_some() {
+                return answer;
             }
             thread::sleep_us(100);
         }

@@ -1,38 +1,28 @@
 //! Rust's heap in this library: dlmalloc over the runtime's own memory, behind one lock.
 //!
-//! Threads of the program allocate, too, when they fork or when one of our shims works for them. A
-//! stack of theirs may lie in memory that is tiered, and a page of it may be out: were the lock
-//! held when such a page is touched, the thread would wait for the pager, and the pager, as soon as
-//! it allocates, for the thread. So whoever does not stand on a stack of ours is served on one, one
-//! after the other.
+//! Threads of the program allocate, too, when they fork or when one of our shims works for them;
+//! they are served on a stack of ours (`stack.rs`), one after the other.
 
 use super::memory;
+use super::stack::Stack;
 use super::sync::{renew, Mutex, OnlyThread};
 use std::alloc::{GlobalAlloc, Layout};
-use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::PoisonError;
 
 static HEAP: Mutex<Option<dlmalloc::Dlmalloc<memory::HeapSource>>> = Mutex::new(None);
 
-/// Where the stack begins on which threads of the program are served; 0 while there is none.
-static STACK_TOP: AtomicU64 = AtomicU64::new(0);
-const STACK_BYTES: u64 = 256 << 10;
-/// Held by the thread that is served there.
-static TURN: Mutex<()> = Mutex::new(());
+/// Where threads of the program are served.
+static STACK: Stack = Stack::new();
 
 /// Makes that stack, before there is anything in a tier.
 pub(super) fn prepare() {
-    if let Some(start) = memory::carve(STACK_BYTES) {
-        STACK_TOP.store(start + STACK_BYTES, Ordering::Release);
-    }
+    STACK.prepare(256 << 10);
 }
 
 /// In a forked child: what was allocated is its parent's, and not there.
 pub(super) fn forget(only: &OnlyThread) {
-    STACK_TOP.store(0, Ordering::Relaxed);
-    renew(only, &TURN, ());
+    STACK.forget(only);
     renew(only, &HEAP, None);
 }
 
@@ -68,63 +58,6 @@ unsafe fn serve(call: Call) -> *mut u8 {
     }
 }
 
-/// A call and its answer, where neither is on anybody's stack.
-struct Desk(UnsafeCell<Option<Call>>, UnsafeCell<*mut u8>);
-
-// SAFETY: only the thread that holds `TURN` uses it.
-unsafe impl Sync for Desk {}
-
-static DESK: Desk = Desk(UnsafeCell::new(None), UnsafeCell::new(null_mut()));
-
-/// Serves what lies on the desk.
-extern "C" fn serve_at_desk() {
-    // SAFETY: called by the thread that holds `TURN` and has put a call there, by its own promise.
-    unsafe {
-        if let Some(call) = *DESK.0.get() {
-            *DESK.1.get() = serve(call);
-        }
-    }
-}
-
-/// Serves a call on the stack that begins at `top`.
-///
-/// # Safety
-///
-/// As for [`serve`]; `top` is that of `prepare`'s stack.
-#[cfg(target_arch = "x86_64")]
-unsafe fn serve_on(top: u64, call: Call) -> *mut u8 {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the turn is ours, so the desk is, and nobody else stands on that stack. It is aligned
-    // to a page. What is called neither unwinds (panics abort) nor looks at who called it, and the
-    // stack pointer is back in its place afterwards, kept in a register that functions preserve.
-    unsafe {
-        *DESK.0.get() = Some(call);
-        core::arch::asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {serve}",
-            "mov rsp, r12",
-            top = in(reg) top,
-            serve = sym serve_at_desk,
-            out("r12") _,
-            clobber_abi("C"),
-        );
-        *DESK.1.get()
-    }
-}
-
-/// Other processors have not been tried: served where the caller stands.
-///
-/// # Safety
-///
-/// As for [`serve`].
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn serve_on(_: u64, call: Call) -> *mut u8 {
-    let _ = (&TURN, &DESK, serve_at_desk as extern "C" fn());
-    // SAFETY: the caller's promise.
-    unsafe { serve(call) }
-}
-
 /// Rust's global allocator in this library.
 pub struct OwnHeap;
 
@@ -133,15 +66,8 @@ impl OwnHeap {
     ///
     /// As for [`serve`].
     unsafe fn call(&self, call: Call) -> *mut u8 {
-        let here = &raw const call as u64;
-        let top = STACK_TOP.load(Ordering::Acquire);
         // SAFETY: the caller's promise.
-        unsafe {
-            match top == 0 || memory::is_own(here, here + 1) {
-                true => serve(call),
-                false => serve_on(top, call),
-            }
-        }
+        STACK.run(move || unsafe { serve(call) })
     }
 }
 

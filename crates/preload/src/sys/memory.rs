@@ -5,8 +5,8 @@
 //! application's `malloc` is never called. The reservation is `MAP_NORESERVE`: only touched pages
 //! cost memory. It is kept out of forked children (they have no runtime threads) and of core dumps.
 
-use super::heap;
 use super::sync::OnlyThread;
+use super::{heap, stack};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::MAX_TIERS;
@@ -96,6 +96,7 @@ pub fn reserve() -> Result<(), &'static str> {
     NEXT.store(base.next_multiple_of(REGION_BYTES), Ordering::Relaxed);
     BASE.store(base, Ordering::Release);
     heap::prepare();
+    stack::prepare();
     Ok(())
 }
 
@@ -131,6 +132,7 @@ pub fn forget(only: &OnlyThread) {
     RANGES_USED.store(0, Ordering::Relaxed);
     HEAP_BASE.store(0, Ordering::Relaxed);
     heap::forget(only);
+    stack::forget(only);
 }
 
 /// Whether the runtime has taken address space in this process.

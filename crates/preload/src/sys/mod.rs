@@ -11,6 +11,7 @@
 
 pub mod clones;
 pub mod crash;
+pub mod files;
 pub mod heap;
 pub mod inherit;
 pub mod media;
@@ -21,6 +22,7 @@ pub mod rseq;
 pub mod slot;
 pub mod socket;
 pub mod spare;
+pub mod stack;
 pub mod stop;
 pub mod sync;
 pub mod thread;

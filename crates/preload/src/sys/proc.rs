@@ -1,5 +1,6 @@
 //! What the runtime reads about its own process, without the application's heap.
 
+use super::files;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::{AsRawFd, RawFd};
@@ -385,10 +386,8 @@ pub fn read_application_words(address: u64, out: &mut [u64]) -> bool {
 
 /// Resident set of the process and the part of it that is of files and shared memory, bytes.
 pub fn rss_bytes() -> (u64, u64) {
-    let mut text = String::new();
-    if let Ok(mut f) = File::open("/proc/self/statm") {
-        let _ = f.read_to_string(&mut text);
-    }
+    let mut room = [0; 256];
+    let text = files::STATM.text(&mut room);
     let field = |n: usize| text.split_ascii_whitespace().nth(n).and_then(|n| n.parse::<u64>().ok());
     (field(1).unwrap_or(0) * 4096, field(2).unwrap_or(0) * 4096)
 }
@@ -533,10 +532,11 @@ pub fn shut_down(fd: RawFd) {
 /// Writes one line to standard error, without any buffer or lock, and ends the process. For the
 /// one case in which going on would mean wrong bytes.
 pub fn die(line: &str) -> ! {
+    let to = files::standard_error();
     // SAFETY: writing our own bytes.
     unsafe {
-        libc::write(2, line.as_ptr().cast(), line.len());
-        libc::write(2, b"\n".as_ptr().cast(), 1);
+        libc::write(to, line.as_ptr().cast(), line.len());
+        libc::write(to, b"\n".as_ptr().cast(), 1);
     }
     end()
 }

@@ -7,8 +7,11 @@
 //! length of the read; if that is not allowed either, and the program closes nothing, it ends with
 //! a line. It does not come to that by forking often: a fork waits before it begins (`forks.rs`)
 //! until a child that has all of its pages leaves its place to the next.
+//!
+//! All that is for kernels without `close_range` (before 5.9), and where it is refused. Elsewhere
+//! the pager has a table of its own (`files.rs`), with places enough.
 
-use super::{proc, thread};
+use super::{files, proc, thread};
 use crate::interpose;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -36,8 +39,16 @@ pub fn set_up() {
     keep();
 }
 
+/// Whether children's descriptors come into the program's table.
+pub fn are_needed() -> bool {
+    !files::is_parted()
+}
+
 /// How many there are.
 pub fn count() -> usize {
+    if !are_needed() {
+        return usize::MAX;
+    }
     SPARES.iter().filter(|place| place.load(Ordering::Acquire) >= 0).count()
 }
 
@@ -68,7 +79,8 @@ pub fn keep() {
 /// place comes another name of `of`, and at no time is the number free. `false` if it is for the
 /// caller to close.
 pub fn inherit(fd: RawFd, of: RawFd) -> bool {
-    let Some(place) = missing().next().filter(|_| fd >= LOWEST) else { return false };
+    let wants = |_: &&AtomicI32| fd >= LOWEST && are_needed();
+    let Some(place) = missing().next().filter(wants) else { return false };
     let is_kept = interpose::replace_ours(of, fd);
     if is_kept {
         place.store(fd, Ordering::Release);

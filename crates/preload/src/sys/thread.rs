@@ -5,7 +5,7 @@
 //! block, its thread-local storage and the rseq area at the top of the same stack.
 
 use super::sync::OnlyThread;
-use super::{memory, rseq};
+use super::{files, memory, rseq};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
@@ -175,7 +175,14 @@ pub fn rename(name: &std::ffi::CStr) {
     unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
 }
 
-/// Runs `work` with every signal blocked, so that no handler finds the calling thread in it.
+extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+/// Of that function: a thread that is to be cancelled is so later.
+const CANCEL_DISABLE: libc::c_int = 1;
+
+/// Runs `work` with every signal blocked, so that no handler finds the calling thread in it; nor is
+/// it cancelled there.
 pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the sets are plain data, filled in before they are used; the mask that is put back is
     // the one that was found.
@@ -184,7 +191,10 @@ pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
         let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let mut state = 0;
+        pthread_setcancelstate(CANCEL_DISABLE, &mut state);
         let done = work();
+        pthread_setcancelstate(state, std::ptr::null_mut());
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
         done
     }
@@ -221,27 +231,25 @@ pub fn adopt() {
 /// glibc has in the thread's descriptor.
 pub fn robust_heads(mut visit: impl FnMut(u64)) {
     // Read by hand: libc would call the application's `malloc` for it.
-    // SAFETY: a constant path; the descriptor is closed below.
-    let fd = unsafe { libc::open(c"/proc/self/task".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    let mut entries = [0u64; 512];
-    loop {
-        let room = std::mem::size_of_val(&entries);
-        // SAFETY: the kernel writes at most `room` bytes to the buffer.
-        let n = unsafe { libc::syscall(libc::SYS_getdents64, fd, entries.as_mut_ptr(), room) };
-        let Ok(n @ 1..) = usize::try_from(n) else { break };
-        // SAFETY: the kernel has written `n` bytes of the buffer, which is plain data.
-        let bytes = unsafe { std::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), n) };
-        let mut at = 0;
-        while let Some(record) = bytes.get(at..).filter(|r| r.len() > 19) {
-            // inode, offset (8 bytes each), length of the record (2), type (1), name.
-            at += usize::from(u16::from_ne_bytes([record[16], record[17]])).max(19);
-            let name = record[19..].split(|&b| b == 0).next().unwrap_or_default();
-            let tid = std::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
-            tid.and_then(robust_head).into_iter().for_each(&mut visit);
+    files::TASKS.read(|fd| {
+        let mut entries = [0u64; 512];
+        loop {
+            let room = std::mem::size_of_val(&entries);
+            // SAFETY: the kernel writes at most `room` bytes to the buffer.
+            let n = unsafe { libc::syscall(libc::SYS_getdents64, fd, entries.as_mut_ptr(), room) };
+            let Ok(n @ 1..) = usize::try_from(n) else { break };
+            // SAFETY: the kernel has written `n` bytes of the buffer, which is plain data.
+            let bytes = unsafe { std::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), n) };
+            let mut at = 0;
+            while let Some(record) = bytes.get(at..).filter(|r| r.len() > 19) {
+                // inode, offset (8 bytes each), length of the record (2), type (1), name.
+                at += usize::from(u16::from_ne_bytes([record[16], record[17]])).max(19);
+                let name = record[19..].split(|&b| b == 0).next().unwrap_or_default();
+                let tid = std::str::from_utf8(name).ok().and_then(|name| name.parse().ok());
+                tid.and_then(robust_head).into_iter().for_each(&mut visit);
+            }
         }
-    }
-    // SAFETY: our own descriptor, closed once; an invalid one is refused.
-    unsafe { libc::syscall(libc::SYS_close, fd) };
+    });
 }
 
 fn robust_head(tid: i32) -> Option<u64> {
@@ -276,8 +284,8 @@ pub fn is_alive(tid: u32) -> bool {
 /// Whether the program has more than one thread, ours aside.
 pub fn is_threaded() -> bool {
     let ours = own_count();
-    // Not by listing a directory, for which libc would call the application's `malloc`.
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut room = [0; 4096];
+    let text = files::STATUS.text(&mut room);
     let all = text.lines().find_map(|l| l.strip_prefix("Threads:")?.trim().parse::<usize>().ok());
     all.is_none_or(|all| all > ours + 1)
 }
@@ -468,10 +476,10 @@ pub fn give_way() {
     unsafe { libc::sched_yield() };
 }
 
-/// Sleeps.
+/// Sleeps. (Not by libc's function, which is a point where a thread can be cancelled.)
 pub fn sleep_us(us: u64) {
     let t =
         libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
     // SAFETY: a system call on plain data.
-    unsafe { libc::nanosleep(&t, std::ptr::null_mut()) };
+    unsafe { libc::syscall(libc::SYS_nanosleep, &t, std::ptr::null_mut::<libc::timespec>()) };
 }

@@ -6,6 +6,7 @@ pub mod media;
 pub mod memory;
 pub mod proc;
 pub mod spare;
+pub mod stack;
 pub mod stop;
 pub mod sync;
 pub mod thread;
