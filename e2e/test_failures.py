@@ -503,8 +503,10 @@ def test_a_device_that_fails_on_reading(
 
 
 def test_close_unseen(sandbox: Sandbox, program: Compiler) -> None:
-    """Without its userfaultfd the runtime can keep nothing of its promise, and must not go on."""
+    """The pager serves on; whoever else of the runtime needs what was closed ends the program."""
     with sandbox.start(program("close_unseen"), options=HARD) as run:
         status = run.conclude(30)
-        assert (status, run.lines[-1]) == (134, "CLOSED"), f"{run.lines}\n{run.stderr()}"
-        assert "closed a descriptor of the runtime's" in run.stderr(), run.stderr()
+        report = f"{run.lines}\n{run.stderr()}"
+        assert (status, run.lines[-1]) in [(0, "OK"), (134, "CLOSED")], report
+        if status != 0:
+            assert "closed a descriptor of the runtime's" in run.stderr(), report

@@ -1,6 +1,7 @@
-/* The file of the tiers cannot be read any more: replaced behind everybody's back, past libc. Or,
- * with the argument "damage", it can, and a bit in every 64 bytes is another. The pages that are
- * home must stay usable; touching one in the file must end the program, not give it other bytes. */
+/* The file of the tiers cannot be read any more: it is cut off, and replaced behind everybody's back,
+ * past libc. Or, with the argument "damage", it can, and a bit in every 64 bytes is another. The pages
+ * that are home must stay usable; touching one in the file must end the program, not give it other
+ * bytes. */
 #include "hazard.h"
 
 static void damage(const char *path) {
@@ -35,6 +36,7 @@ int main(int argc, char **argv) {
             damage(path);
             continue;
         }
+        MUST(truncate(path, 0));
         /* A file of the program's own takes the number: it must not be written to. */
         int own = open("own", O_RDWR | O_CREAT, 0600);
         MUST(own);

@@ -62,13 +62,11 @@ impl Pager {
                 continue;
             }
             // As a rule something new is there.
-            if self.is_unregistered(run) && !self.queue.unmaps_some(run.0, run.1) {
+            if self.is_unregistered(run) {
                 continue;
             }
             for page in (run.0..run.1).step_by(PAGE_BYTES) {
-                // What is to be unmapped by an event that waits is left to that: a child may have
-                // been forked before it.
-                if self.is_there(page, page + PAGE) || self.queue.unmaps_next(page) {
+                if self.is_there(page, page + PAGE) {
                     stayed.push((page, page + PAGE));
                 }
             }
@@ -78,6 +76,9 @@ impl Pager {
             self.read_all();
         }
         stayed.extend(self.moved_since(part, said));
+        if seen == Seen::Mapped {
+            stayed.extend(self.unmapped_since(part));
+        }
         without(part, &mut stayed)
     }
 
@@ -162,6 +163,28 @@ impl Pager {
             }
             come.push(some((to, to + len)));
             come.retain(|(a, b)| a < b);
+        }
+        left
+    }
+
+    /// What waiting events unmap of a part in which something was mapped when this one was read. It
+    /// is left to them: a child may have been forked before.
+    fn unmapped_since(&self, part: Range) -> Vec<Range> {
+        let some = |(a, b): Range| (a.max(part.0), b.min(part.1));
+        let (mut changed, mut left) = (Vec::new(), Vec::new());
+        for event in self.queue.waiting() {
+            let ranges = match event {
+                Event::Unmap { start, end, .. } => {
+                    let gone = some((start, end));
+                    if gone.0 < gone.1 {
+                        left.extend(without(gone, &mut changed));
+                    }
+                    [gone, (0, 0)]
+                }
+                Event::Remap { from, to, len } => [some((from, from + len)), some((to, to + len))],
+                _ => continue,
+            };
+            changed.extend(ranges.into_iter().filter(|(a, b)| a < b));
         }
         left
     }

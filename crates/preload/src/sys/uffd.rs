@@ -618,25 +618,8 @@ impl EventBuffer {
 
     /// Whether a waiting event unmaps a page.
     pub fn unmaps(&self, page: u64) -> bool {
-        self.unmaps_some(page, page + 1)
-    }
-
-    /// Whether a waiting event unmaps some of a range.
-    pub fn unmaps_some(&self, from: u64, to: u64) -> bool {
         self.waiting()
-            .any(|e| matches!(e, Event::Unmap { start, end, .. } if start < to && from < end))
-    }
-
-    /// Whether what is at a page now is unmapped by a waiting event, before another one moves it
-    /// on or something there.
-    pub fn unmaps_next(&self, page: u64) -> bool {
-        let next = self.waiting().find_map(|e| match e {
-            Event::Unmap { start, end, .. } if (start..end).contains(&page) => Some(true),
-            Event::Remap { .. } if e.takes_from(page) => Some(false),
-            Event::Remap { to, len, .. } if (to..to + len).contains(&page) => Some(false),
-            _ => None,
-        });
-        next == Some(true)
+            .any(|e| matches!(e, Event::Unmap { start, end, .. } if (start..end).contains(&page)))
     }
 
     /// Has a look at each unmapping of the last read.
@@ -757,9 +740,8 @@ mod tests {
         b.push(unmap(0x7000, 0x8000));
         assert_eq!(b.now_at(0x7000, &[(0x6000, 0x8000)]), None);
         assert_eq!(b.now_at(0x7000, &[(0x7000, 0x8000)]), Some(0x7000), "it follows a move");
-        assert!(b.unmaps_next(0x7000) && !b.unmaps_next(0x6000));
         b.push(unmap(0x5000, 0x6000));
-        assert!(!b.unmaps_next(0x5000), "what moves there comes first");
+        assert!(b.unmaps(0x7fff) && b.unmaps(0x5000) && !b.unmaps(0x6000));
         assert!(b.moves_on(0x2fff) && !b.moves_on(0x3000) && !b.moves_on(0x7000));
         assert!(!b.moves_on(0x5000), "it is moved there before");
     }
