@@ -8,7 +8,9 @@
 //! - the pager, to which the kernel hands the descriptors of forked children at the lowest free
 //!   number, has a table of its own ([`own_table`]). Nor can the program close what is in it.
 //!
-//! What is left is the start of the runtime, whose descriptors are raised as they are made.
+//! What is left is the start of the runtime, whose descriptors are raised as they are made, the
+//! coming of another planner, and the looks of a child that waits for a runtime of its own
+//! (`offspring.rs`: after a second, then more and more seldom).
 
 use super::proc;
 use crate::interpose;
