@@ -20,7 +20,8 @@ static void resize(char *p) {
     check_zero(moved + bytes, more - bytes);
     /* What has moved as several is resized and moved again. */
     char *there = map(bytes);
-    EXPECT(mremap(moved, more, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, there) == there);
+    char *at = mremap(moved, more, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, there);
+    if (at != there) BAD("moved and shrunk: at %p, %s", (void *)at, strerror(errno));
     check_all(there);
     char *left = mremap(there, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
     if (left != MAP_FAILED) { /* since Linux 5.7 */
@@ -28,7 +29,8 @@ static void resize(char *p) {
         there = left;
     }
     check_all(there);
-    EXPECT(mremap(there, bytes, FULL * MIB, 0) == there);
+    at = mremap(there, bytes, FULL * MIB, 0);
+    if (at != there) BAD("shrunk: at %p, %s", (void *)at, strerror(errno));
     check(there, FULL * MIB, 1);
     /* Of what the program itself keeps apart nothing changes. */
     MUST(mprotect(there + 4 * MIB, MIB, PROT_READ));

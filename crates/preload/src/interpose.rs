@@ -290,6 +290,9 @@ pub unsafe extern "C" fn munlockall() -> libc::c_int {
     result as libc::c_int
 }
 
+/// How often a mapping that has come apart is moved by parts, where that cannot be done.
+const REMAP_TRIES: usize = 3;
+
 /// `mremap(2)`. The kernel resizes one mapping, and says EFAULT of what it takes for several: where
 /// registration has split the program's one, it is made whole and the call made again; before the
 /// call, where that could move half of it (`forks::while_moved`). A forked child's parts cannot be
@@ -320,13 +323,21 @@ pub unsafe extern "C" fn mremap(
     if result == -1 && errno() == libc::EFAULT && !moves {
         result = forks::while_let_go(old as u64, old_len as u64, call).unwrap_or(result);
     }
-    if result == -1 && errno() == libc::EFAULT && forks::may_have_split() {
-        let (old, new) = (old as u64, new as u64);
+    // More than once: a runtime of a child's own may begin meanwhile, and part the mapping anew.
+    for _ in 0..REMAP_TRIES {
+        if result != -1 || errno() != libc::EFAULT || !forks::may_have_split() {
+            break;
+        }
         // SAFETY: the caller's call.
-        match unsafe { remap::by_parts(old, old_len as u64, new_len as u64, flags, new) } {
+        match unsafe {
+            remap::by_parts(old as u64, old_len as u64, new_len as u64, flags, new as u64)
+        } {
             Some(at) => result = at as libc::c_long,
             None => {
                 fail(libc::EFAULT);
+                if !moves {
+                    result = forks::while_let_go(old as u64, old_len as u64, call).unwrap_or(-1);
+                }
             }
         }
     }
