@@ -110,8 +110,13 @@ fn stop_for<T: Send + 'static>(
             left = rt.doorbell.call(move |pager| {
                 let mut todo = todo.take();
                 if let Some(todo) = &mut todo {
-                    mark(pager, todo, &mut to_mark.lock().unwrap_or_else(PoisonError::into_inner));
-                    pager.attend_to_taking();
+                    let mut marks = to_mark.lock().unwrap_or_else(PoisonError::into_inner);
+                    mark(pager, todo, &mut marks);
+                    // Only if there is something to take: else nothing ends the stop but whoever
+                    // made it, and he may be waiting for the bell.
+                    if !marks.pages().is_empty() {
+                        pager.attend_to_taking();
+                    }
                 }
                 todo
             });

@@ -262,7 +262,7 @@ impl Stopper {
     /// and its slot may have a copy. In rare cases the threads go before `settle` is called, or
     /// before `choose`, and then nothing was taken.
     ///
-    /// Neither is called if there was no stop.
+    /// Neither is called if there was no stop, and `settle` is not if nothing was chosen.
     pub fn take(
         &self,
         choose: impl FnOnce() -> Vec<Pair>,
@@ -292,6 +292,7 @@ impl Stopper {
             start.store(0, Ordering::Relaxed);
             end.store(0, Ordering::Relaxed);
         }
+        self.empty_pipe();
         s.phase.store(phase::MADE, Ordering::Release);
         // SAFETY: `stopper` never returns and touches nothing but `s` and the stack it is given,
         // which nobody else uses: the last stopper was reaped before the lock was let go of.
@@ -307,8 +308,11 @@ impl Stopper {
         let outcome = match child.await_change(phase::STOPPING, WORKING_LOOKS) {
             Some(phase::STANDING) => {
                 let threads = s.threads.load(Ordering::Relaxed) as usize;
-                child.take(choose());
-                settle();
+                let pairs = choose();
+                if !pairs.is_empty() {
+                    child.take(&pairs);
+                    settle();
+                }
                 Ok(threads)
             }
             Some(phase::FAILED) => match s.errno.load(Ordering::Relaxed) as i32 {
@@ -323,6 +327,14 @@ impl Stopper {
         }
         outcome
     }
+
+    /// Takes out of the pipe what a stopper left there that was killed: the next one would read it
+    /// for pages of its own.
+    fn empty_pipe(&self) {
+        let (read, scratch) = (self.shared.pipe[0] as u64, self.shared.scratch);
+        let args = [read, scratch, PAGE_BYTES as u64, 0, 0, 0];
+        while raw::call(libc::SYS_read, args) > 0 {}
+    }
 }
 
 /// A stopper, seen from the thread that made it.
@@ -332,17 +344,17 @@ struct Child {
 }
 
 impl Child {
-    fn take(&self, pairs: Vec<Pair>) {
+    fn take(&self, pairs: &[Pair]) {
         let s = self.shared;
         assert!(pairs.len() <= PAGES_MAX, "more pages than one stop takes");
         // SAFETY: the stopper reads both only after `TAKING`, which is stored below; the last one
         // is gone.
         unsafe {
             *s.pairs_len.get() = pairs.len();
-            (&mut *s.pairs.get())[..pairs.len()].copy_from_slice(&pairs);
+            (&mut *s.pairs.get())[..pairs.len()].copy_from_slice(pairs);
         }
         // It may have left, or was killed: then nothing is taken.
-        if pairs.is_empty() || !s.hand_over(phase::STANDING, phase::TAKING) {
+        if !s.hand_over(phase::STANDING, phase::TAKING) {
             return;
         }
         self.await_change(phase::TAKING, WORKING_LOOKS);

@@ -181,3 +181,54 @@ fn a_signal_that_a_stopped_thread_was_about_to_take_is_not_lost() {
         taker.join().expect("no panic");
     });
 }
+
+#[test]
+fn what_a_killed_stopper_left_in_its_pipe_is_not_taken_for_other_pages() {
+    in_a_process_of_its_own(|| {
+        let stopper = stopper();
+        let (home, slot) = (Mapping::new(PAGES), memory::carve(REGION_BYTES).expect("memory"));
+        let left = Mapping::new(1);
+        left.word(0).store(99, Ordering::Relaxed);
+        for i in 0..PAGES {
+            home.word(i).store(100 + i as u64, Ordering::Relaxed);
+        }
+        let pairs: Vec<Pair> = (0..PAGES)
+            .map(|i| Pair { home: home.page(i), slot: slot + (i * PAGE_BYTES) as u64 })
+            .collect();
+        let pagemap = proc::Pagemap::open().expect("pagemap");
+        let mut gone = 0u16;
+        for _ in 0..100 {
+            let iov = libc::iovec { iov_base: left.page(0) as *mut libc::c_void, iov_len: 4096 };
+            // SAFETY: lends one page to the pipe, as a stopper does before it gives pages up.
+            assert_eq!(unsafe { libc::vmsplice(stopper.shared.pipe[1], &iov, 1, 0) }, 4096);
+            let look = || gone = !(pagemap.present(home.page(0)).expect("pagemap")[0] as u16);
+            match stopper.take(|| pairs.clone(), look) {
+                Ok(_) if gone != 0 => break,
+                _ => thread::sleep_us(10_000),
+            }
+        }
+        assert_ne!(gone, 0, "nothing was taken");
+        let mut page = [0; PAGE_BYTES];
+        for i in (0..PAGES).filter(|i| gone >> i & 1 == 1) {
+            memory::read_page(slot + (i * PAGE_BYTES) as u64, &mut page);
+            assert_eq!(u64::from_le_bytes(page[..8].try_into().unwrap()), 100 + i as u64);
+        }
+    });
+}
+
+#[test]
+fn nobody_looks_what_became_of_pages_where_none_were_chosen() {
+    in_a_process_of_its_own(|| {
+        let stopper = stopper();
+        let is_done = (0..100).any(|_| {
+            match stopper.take(Vec::new, || panic!("the pager would wait for the stop's end")) {
+                Ok(_) => true,
+                Err(_) => {
+                    thread::sleep_us(10_000);
+                    false
+                }
+            }
+        });
+        assert!(is_done, "no stop");
+    });
+}
