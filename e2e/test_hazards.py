@@ -196,9 +196,16 @@ def test_lock(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("lock"))
 
 
-def test_lock_all(sandbox: Sandbox, program: Compiler) -> None:
+@pytest.mark.parametrize("how", ["by_function", "by_number"])
+def test_lock_all(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """mlockall promises the same of everything, and must not fill what is only reserved."""
-    face(sandbox, program("lock_all"))
+    face(sandbox, program("lock_all"), how)
+
+
+def test_by_number(sandbox: Sandbox, program: Compiler) -> None:
+    """What libc's functions are seen to do, syscall(2) does as well; and no call of the runtime's
+    own ends a thread that is to be cancelled."""
+    face(sandbox, program("by_number"))
 
 
 def test_map_churn(sandbox: Sandbox, program: Compiler) -> None:
@@ -258,7 +265,7 @@ def test_futex(sandbox: Sandbox, program: Compiler) -> None:
 
 
 CLOSERS = ["close", "close_range", "close_on_exec", "closefrom", "dup2", "reuse", "fork"]
-CLOSERS += ["sys_close", "sys_close_range", "sys_dup"]
+CLOSERS += ["sys_close", "sys_close_range", "sys_dup", "by_old_names"]
 
 
 @pytest.mark.parametrize("how", CLOSERS)

@@ -1,6 +1,9 @@
 /* Daemons close every descriptor they do not know; ours must survive, however they do it. */
 #include "hazard.h"
 
+int __close(int fd);
+int __dup2(int from, int to);
+
 int main(int argc, char **argv) {
     size_t bytes = 16 * MIB;
     const char *how = argc > 1 ? argv[1] : "close";
@@ -20,6 +23,9 @@ int main(int argc, char **argv) {
         /* A number of one's own choice may be ours: refused or not, nothing breaks. */
         for (int fd = 3; fd < 1100; fd++) dup2(2, fd);
         for (int fd = 3; fd < 1100; fd++) close(fd);
+    } else if (strcmp(how, "by_old_names") == 0) {
+        for (int fd = 3; fd < 1100; fd++) __dup2(2, fd);
+        for (int fd = 3; fd < 65536; fd++) __close(fd);
     } else if (strcmp(how, "sys_close") == 0) {
         for (long fd = 3; fd < 65536; fd++) syscall(SYS_close, fd);
     } else if (strcmp(how, "sys_close_range") == 0) {

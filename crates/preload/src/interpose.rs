@@ -58,7 +58,7 @@ pub fn ours() -> Vec<i32> {
     OURS.iter().map(|place| place.load(Ordering::Relaxed)).filter(|&fd| fd >= 0).collect()
 }
 
-fn is_ours(fd: i32) -> bool {
+pub(crate) fn is_ours(fd: i32) -> bool {
     let named = fd >= 0 && OURS.iter().any(|o| o.load(Ordering::Relaxed) == fd);
     named && memory::is_original()
 }
@@ -76,7 +76,7 @@ pub(crate) fn next(cache: &AtomicUsize, name: &std::ffi::CStr) -> usize {
     }
 }
 
-fn fail(errno: i32) -> libc::c_int {
+pub(crate) fn fail(errno: i32) -> libc::c_int {
     // SAFETY: errno of the calling thread.
     unsafe { *libc::__errno_location() = errno };
     -1
@@ -113,6 +113,26 @@ pub unsafe extern "C" fn close(fd: libc::c_int) -> libc::c_int {
     let real: CloseFn = unsafe { std::mem::transmute(next(&CLOSE, c"close")) };
     // SAFETY: the caller's arguments, unchanged.
     unsafe { real(fd) }
+}
+
+/// `__close`: the same by the name that libc's own parts and old programs have for it.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn __close(fd: libc::c_int) -> libc::c_int {
+    // SAFETY: the caller's call.
+    unsafe { close(fd) }
+}
+
+/// `__dup2`, likewise.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn __dup2(from: libc::c_int, to: libc::c_int) -> libc::c_int {
+    // SAFETY: the caller's call.
+    unsafe { dup2(from, to) }
 }
 
 /// `dup2(2)`.
@@ -170,7 +190,7 @@ pub unsafe extern "C" fn close_range(
 }
 
 /// Has `close` close a range in parts, without our descriptors.
-fn around_ours(
+pub(crate) fn around_ours(
     first: libc::c_uint,
     last: libc::c_uint,
     close: impl Fn(libc::c_uint, libc::c_uint) -> libc::c_int,
@@ -196,34 +216,6 @@ fn around_ours(
     close(from, last)
 }
 
-/// Those of the calls above that came by `syscall(2)`, with the same answers. They go to the kernel
-/// from here: libc's functions are points where a thread can be cancelled, and may not be there.
-#[cfg(target_arch = "x86_64")]
-pub(crate) extern "C" fn by_number(
-    number: libc::c_long,
-    a: libc::c_long,
-    b: libc::c_long,
-    c: libc::c_long,
-) -> libc::c_long {
-    // The kernel looks at the lower half of each.
-    let (first, second) = (a as libc::c_int, b as libc::c_int);
-    let result = match number {
-        libc::SYS_close if is_ours(first) => fail(libc::EBADF),
-        libc::SYS_dup2 | libc::SYS_dup3 if is_ours(second) => fail(libc::EBUSY),
-        libc::SYS_close_range => {
-            let (first, last) = (first as libc::c_uint, second as libc::c_uint);
-            around_ours(first, last, |from, to| {
-                let (from, to) = (libc::c_long::from(from), libc::c_long::from(to));
-                // SAFETY: a part of the caller's range.
-                unsafe { clones::to_kernel(number, from, to, c) as libc::c_int }
-            })
-        }
-        // SAFETY: the caller's call.
-        _ => return unsafe { clones::to_kernel(number, a, b, c) },
-    };
-    libc::c_long::from(result)
-}
-
 /// `closefrom(3)`.
 ///
 /// # Safety
@@ -242,7 +234,7 @@ pub unsafe extern "C" fn closefrom(low: libc::c_int) {
 pub unsafe extern "C" fn _exit(status: libc::c_int) -> ! {
     forks::at_exit();
     // SAFETY: ends all threads; nothing of ours runs afterwards.
-    unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    unsafe { clones::to_kernel(libc::SYS_exit_group, [status.into(), 0, 0, 0, 0]) };
     unreachable!("exit_group returned")
 }
 
@@ -266,7 +258,7 @@ pub unsafe extern "C" fn mlockall(flags: libc::c_int) -> libc::c_int {
     let is_coming = !offspring::cancel();
     let (flags, held) = locked::before_lock(flags, is_coming);
     // SAFETY: a system call that takes an integer.
-    let result = unsafe { libc::syscall(libc::SYS_mlockall, flags) };
+    let result = unsafe { clones::to_kernel(libc::SYS_mlockall, [flags.into(), 0, 0, 0, 0]) };
     if result != 0 {
         if !held {
             locked::unlocked();
@@ -283,7 +275,7 @@ pub unsafe extern "C" fn mlockall(flags: libc::c_int) -> libc::c_int {
 #[no_mangle]
 pub unsafe extern "C" fn munlockall() -> libc::c_int {
     // SAFETY: a system call without arguments.
-    let result = unsafe { libc::syscall(libc::SYS_munlockall) };
+    let result = unsafe { clones::to_kernel(libc::SYS_munlockall, [0; 5]) };
     if result == 0 {
         locked::unlocked();
     }
@@ -308,8 +300,9 @@ pub unsafe extern "C" fn mremap(
     flags: libc::c_int,
     new: *mut libc::c_void,
 ) -> *mut libc::c_void {
+    let arguments = [old as _, old_len as _, new_len as _, flags.into(), new as _];
     // SAFETY: the caller's call.
-    let call = || unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
+    let call = || unsafe { clones::to_kernel(libc::SYS_mremap, arguments) };
     // SAFETY: errno of the calling thread.
     let errno = || unsafe { *libc::__errno_location() };
     let pages = |len: usize| len.div_ceil(4096);
@@ -396,7 +389,10 @@ pub unsafe extern "C" fn madvise(
     advice: libc::c_int,
 ) -> libc::c_int {
     // SAFETY: the caller's call.
-    let call = || unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) as libc::c_int };
+    let call = || unsafe {
+        let arguments = [start as _, len as _, advice.into(), 0, 0];
+        clones::to_kernel(libc::SYS_madvise, arguments) as libc::c_int
+    };
     if advice != GUARD_INSTALL {
         return call();
     }
@@ -575,7 +571,7 @@ extern "C" fn in_new_child() {
 pub unsafe extern "C" fn unshare(flags: libc::c_int) -> libc::c_int {
     offspring::cancel();
     // SAFETY: the caller's call.
-    unsafe { libc::syscall(libc::SYS_unshare, flags) as libc::c_int }
+    unsafe { clones::to_kernel(libc::SYS_unshare, [flags.into(), 0, 0, 0, 0]) as libc::c_int }
 }
 
 /// `setns(2)`: as `unshare`.
@@ -586,7 +582,7 @@ pub unsafe extern "C" fn unshare(flags: libc::c_int) -> libc::c_int {
 pub unsafe extern "C" fn setns(fd: libc::c_int, kind: libc::c_int) -> libc::c_int {
     offspring::cancel();
     // SAFETY: the caller's call.
-    unsafe { libc::syscall(libc::SYS_setns, fd, kind) as libc::c_int }
+    unsafe { clones::to_kernel(libc::SYS_setns, [fd.into(), kind.into(), 0, 0, 0]) as libc::c_int }
 }
 
 /// `prctl(2)`: one of its uses is a seccomp filter for the calling thread.
@@ -606,5 +602,8 @@ pub unsafe extern "C" fn prctl(
     }
     // SAFETY: the caller's call. Arguments that were not given are passed on as they are found, and
     // the kernel looks at those that the option has.
-    unsafe { libc::syscall(libc::SYS_prctl, option, a, b, c, d) as libc::c_int }
+    unsafe {
+        let arguments = [option.into(), a as _, b as _, c as _, d as _];
+        clones::to_kernel(libc::SYS_prctl, arguments) as libc::c_int
+    }
 }

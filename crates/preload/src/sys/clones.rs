@@ -1,8 +1,8 @@
 //! Children that are made without libc's `fork`: `_Fork`, `clone`, and `syscall` with a number that
 //! makes a process. They get what `fork`'s handlers do (`forks.rs`). What executes the instruction
 //! itself passes by here unseen; `forks.rs` says what becomes of its child. `syscall` is also where
-//! a seccomp filter for all threads, ours among them, comes by, a `shmat` over other memory, and
-//! what closes descriptors past libc's functions (`interpose.rs`).
+//! a seccomp filter for all threads, ours among them, comes by, and what has a function of ours that
+//! would be passed by otherwise (`by_number.rs`).
 
 use crate::forks;
 use crate::interpose::next;
@@ -142,19 +142,62 @@ pub unsafe extern "C" fn clone(
     pid
 }
 
+/// `__clone`: the same by the name that libc's own parts and old programs have for it.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn __clone(
+    entry: Entry,
+    stack: *mut libc::c_void,
+    flags: libc::c_int,
+    arg: *mut libc::c_void,
+    parent_tid: *mut libc::c_void,
+    tls: *mut libc::c_void,
+    child_tid: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the caller's call.
+    unsafe { clone(entry, stack, flags, arg, parent_tid, tls, child_tid) }
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::to_kernel;
+
+/// A system call. (Of `syscall` there is no function of ours here.)
+///
+/// # Safety
+/// As for the call.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn to_kernel(
+    number: libc::c_long,
+    [a, b, c, d, e]: [libc::c_long; 5],
+) -> libc::c_long {
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(number, a, b, c, d, e) }
+}
 
 /// `syscall(2)`: the one function that reaches every system call, `clone` among them. On other
 /// machines than x86-64 it is libc's.
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
     use super::{after, makes, Makes};
-    use crate::{forks, interpose, offspring};
+    use crate::{by_number, forks, offspring};
 
-    /// Straight to the kernel, but for the calls that close descriptors or make a process. Those
-    /// that give the child a stack of its own are left alone: its first instruction returns to an
-    /// address on that stack.
+    const NUMBERS: usize = 512;
+    /// A bit for each call of `by_number.rs`.
+    static OURS: [u64; NUMBERS / 64] = {
+        let (mut bits, mut i) = ([0; NUMBERS / 64], 0);
+        while i < by_number::NUMBERS.len() {
+            let number = by_number::NUMBERS[i] as usize;
+            bits[number / 64] |= 1 << (number % 64);
+            i += 1;
+        }
+        bits
+    };
+
+    /// Straight to the kernel, but for the calls that have a function of ours or make a process. Of
+    /// the latter, those that give the child a stack of its own are left alone: its first
+    /// instruction returns to an address on that stack.
     ///
     /// # Safety
     /// As for libc's.
@@ -170,16 +213,12 @@ mod x86_64 {
             "je 2f",
             "cmp rdi, {seccomp}",
             "je 2f",
-            "cmp rdi, {shmat}",
-            "je 2f",
-            "cmp rdi, {close}",
-            "je 5f",
-            "cmp rdi, {dup2}",
-            "je 5f",
-            "cmp rdi, {dup3}",
-            "je 5f",
-            "cmp rdi, {close_range}",
-            "je 5f",
+            // One bit for each of the others.
+            "cmp rdi, {numbers}",
+            "jae 3f",
+            "lea rax, [rip + {ours}]",
+            "bt qword ptr [rax], rdi",
+            "jc 5f",
             "3:",
             "mov rax, rdi",
             "mov rdi, rsi",
@@ -221,12 +260,9 @@ mod x86_64 {
             fork = const libc::SYS_fork,
             clone3 = const libc::SYS_clone3,
             seccomp = const libc::SYS_seccomp,
-            shmat = const libc::SYS_shmat,
-            close = const libc::SYS_close,
-            dup2 = const libc::SYS_dup2,
-            dup3 = const libc::SYS_dup3,
-            close_range = const libc::SYS_close_range,
-            by_number = sym interpose::by_number,
+            numbers = const NUMBERS,
+            ours = sym OURS,
+            by_number = sym by_number::call,
             failed = sym failed,
             is_fork = sym is_fork,
             fork_call = sym fork_call,
@@ -245,9 +281,7 @@ mod x86_64 {
     /// As for the call.
     pub unsafe fn to_kernel(
         number: libc::c_long,
-        a: libc::c_long,
-        b: libc::c_long,
-        c: libc::c_long,
+        [a, b, c, d, e]: [libc::c_long; 5],
     ) -> libc::c_long {
         let result: libc::c_long;
         // SAFETY: the caller's promise. The instruction itself changes two registers.
@@ -258,6 +292,8 @@ mod x86_64 {
                 in("rdi") a,
                 in("rsi") b,
                 in("rdx") c,
+                in("r10") d,
+                in("r8") e,
                 lateout("rcx") _,
                 lateout("r11") _,
             );
@@ -268,9 +304,8 @@ mod x86_64 {
         }
     }
 
-    /// Whether the call makes a process with a copy of our memory, on the caller's stack; or is one
-    /// of those that `fork_call` passes on to their shims.
-    extern "C" fn is_fork(number: libc::c_long, a: u64, b: u64, c: u64) -> libc::c_int {
+    /// Whether the call makes a process with a copy of our memory, on the caller's stack.
+    extern "C" fn is_fork(number: libc::c_long, a: u64, b: u64) -> libc::c_int {
         let (flags, stack) = match number {
             libc::SYS_clone => (a, b),
             libc::SYS_clone3 => {
@@ -282,7 +317,6 @@ mod x86_64 {
                 }
                 (args[0], args[5])
             }
-            libc::SYS_shmat => return c as libc::c_int & libc::SHM_REMAP,
             libc::SYS_seccomp => {
                 offspring::note_filter();
                 let lays_on_all = b & libc::SECCOMP_FILTER_FLAG_TSYNC != 0;
@@ -311,10 +345,6 @@ mod x86_64 {
         d: u64,
         e: u64,
     ) -> libc::c_long {
-        if number == libc::SYS_shmat {
-            // SAFETY: the caller's call.
-            return unsafe { interpose::shmat(a as _, b as _, c as _) } as libc::c_long;
-        }
         forks::prepare();
         let result: libc::c_long;
         // SAFETY: the caller's system call. The child returns here on its copy of this stack.

@@ -83,20 +83,9 @@ const CLOSE_RANGE_UNSHARE: libc::c_long = 2;
 ///
 /// # Safety
 /// As for the call.
-#[cfg(target_arch = "x86_64")]
 unsafe fn close_range(first: i64, last: i64, flags: i64) -> i64 {
     // SAFETY: the caller's promise.
-    unsafe { super::clones::to_kernel(libc::SYS_close_range, first, last, flags) }
-}
-
-/// The system call. (Of `syscall` there is no function of ours here.)
-///
-/// # Safety
-/// As for the call.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn close_range(first: i64, last: i64, flags: i64) -> i64 {
-    // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }
+    unsafe { super::clones::to_kernel(libc::SYS_close_range, [first, last, flags, 0, 0]) }
 }
 
 /// Gives the calling thread a table of descriptors of its own, with what is ours but for `without`.

@@ -67,10 +67,12 @@ pub fn private_anonymous(maps: &str, mut keep: impl FnMut(Mapping)) {
 }
 
 /// Calls `see` with each line of `/proc/self/maps`, cut off where it is longer than any without a
-/// file's name. `None` if not all of it can be read. Allocates nothing.
+/// file's name. `None` if not all of it can be read. Allocates nothing, and makes no call at which a
+/// thread could be cancelled: threads of the program's do this, with locks of ours.
 pub fn each_mapping(see: impl FnMut(&str)) -> Option<()> {
+    let (path, flags) = (c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
     // SAFETY: the path ends.
-    let fd = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0) } as RawFd;
     if fd < 0 {
         return None;
     }
@@ -86,7 +88,7 @@ fn each_line(fd: RawFd, mut see: impl FnMut(&str)) -> Option<()> {
     let mut text = [0u8; 4096];
     loop {
         // SAFETY: the buffer is ours and of the length given.
-        let n = unsafe { libc::read(fd, text.as_mut_ptr().cast(), text.len()) };
+        let n = unsafe { libc::syscall(libc::SYS_read, fd, text.as_mut_ptr(), text.len()) };
         let n = usize::try_from(n).ok()?;
         if n == 0 {
             return Some(());

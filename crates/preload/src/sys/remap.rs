@@ -8,7 +8,7 @@
 //!
 //! Nothing is allocated: a forked child has no heap of ours.
 
-use super::proc;
+use super::{clones, proc};
 use std::ops::Range;
 
 /// More parts than this are left as they are.
@@ -142,7 +142,10 @@ unsafe fn move_all(parts: &Parts, old: u64, len: u64, to: u64, new_len: u64, fla
 /// As for `mremap`.
 unsafe fn remap(old: u64, old_len: u64, new_len: u64, flags: i32, new: u64) -> Option<u64> {
     // SAFETY: the caller's promise.
-    let at = unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
+    let at = unsafe {
+        let arguments = [old as _, old_len as _, new_len as _, flags.into(), new as _];
+        clones::to_kernel(libc::SYS_mremap, arguments)
+    };
     (at != -1).then_some(at as u64)
 }
 
