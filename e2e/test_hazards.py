@@ -203,8 +203,7 @@ def test_lock_all(sandbox: Sandbox, program: Compiler, how: str) -> None:
 
 
 def test_by_number(sandbox: Sandbox, program: Compiler) -> None:
-    """What libc's functions are seen to do, syscall(2) does as well; and no call of the runtime's
-    own ends a thread that is to be cancelled."""
+    """A system call does by number what it does by its function, and is no end of a thread."""
     face(sandbox, program("by_number"))
 
 

@@ -15,8 +15,6 @@
 #![cfg_attr(test, allow(dead_code))]
 
 pub mod agent;
-#[cfg(target_arch = "x86_64")]
-mod by_number;
 pub mod copies;
 pub mod crash;
 pub mod estimate;

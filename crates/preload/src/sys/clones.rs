@@ -1,8 +1,8 @@
 //! Children that are made without libc's `fork`: `_Fork`, `clone`, and `syscall` with a number that
 //! makes a process. They get what `fork`'s handlers do (`forks.rs`). What executes the instruction
 //! itself passes by here unseen; `forks.rs` says what becomes of its child. `syscall` is also where
-//! a seccomp filter for all threads, ours among them, comes by, and what has a function of ours that
-//! would be passed by otherwise (`by_number.rs`).
+//! a seccomp filter for all threads, ours among them, comes by, and what has a function of ours
+//! that would be passed by otherwise (`by_number.rs`).
 
 use crate::forks;
 use crate::interpose::next;
@@ -180,8 +180,9 @@ pub(crate) unsafe fn to_kernel(
 /// machines than x86-64 it is libc's.
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
+    use super::super::by_number;
     use super::{after, makes, Makes};
-    use crate::{by_number, forks, offspring};
+    use crate::{forks, offspring};
 
     const NUMBERS: usize = 512;
     /// A bit for each call of `by_number.rs`.

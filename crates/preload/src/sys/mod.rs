@@ -9,6 +9,8 @@
 //! itself reads is a page after it was moved into the runtime's staging area, where nobody else
 //! can reach it.
 
+#[cfg(target_arch = "x86_64")]
+mod by_number;
 pub mod clones;
 pub mod crash;
 pub mod files;

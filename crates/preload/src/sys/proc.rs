@@ -67,8 +67,8 @@ pub fn private_anonymous(maps: &str, mut keep: impl FnMut(Mapping)) {
 }
 
 /// Calls `see` with each line of `/proc/self/maps`, cut off where it is longer than any without a
-/// file's name. `None` if not all of it can be read. Allocates nothing, and makes no call at which a
-/// thread could be cancelled: threads of the program's do this, with locks of ours.
+/// file's name. `None` if not all of it can be read. Allocates nothing, and makes no call at which
+/// a thread could be cancelled: threads of the program's do this, with locks of ours.
 pub fn each_mapping(see: impl FnMut(&str)) -> Option<()> {
     let (path, flags) = (c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
     // SAFETY: the path ends.

@@ -1,8 +1,8 @@
-//! Calls that came by `syscall(2)`, past the function that stands for them (`interpose.rs`): each is
-//! handed to that function. `sys/clones.rs` has `syscall` itself.
+//! Calls that came by `syscall(2)`, past the function that stands for them (`interpose.rs`): each
+//! is handed to that function. `clones.rs` has `syscall` itself.
 
+use super::clones::to_kernel;
 use crate::interpose::{self, around_ours, fail, is_ours};
-use crate::sys::clones::to_kernel;
 
 /// Their numbers.
 pub const NUMBERS: [libc::c_long; 13] = [
