@@ -30,6 +30,12 @@ def test_shm_over(sandbox: Sandbox, program: Compiler, options: tuple[str, ...],
     face_both(sandbox, program("shm_over"), how, options=options)
 
 
+@BOTH
+def test_shm_staged(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """What is to come home has none any more, and nobody said so: movers must not wait for it."""
+    face_both(sandbox, program("shm_staged"), options=options)
+
+
 @pytest.mark.usefixtures("userfaultfd_for_all")
 def test_shm_over_unprivileged(nobody: Sandbox, program: Compiler) -> None:
     """What was replaced unseen cannot be brought home, and a fork must not wait for it."""

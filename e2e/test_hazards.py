@@ -93,6 +93,11 @@ def test_fork_unmaps(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("fork_unmaps"))
 
 
+def test_fork_refills(sandbox: Sandbox, program: Compiler) -> None:
+    """What a child has as holes is none of its parent's later pages at those addresses."""
+    face(sandbox, program("fork_refills"))
+
+
 def test_fork_remaps(sandbox: Sandbox, program: Compiler) -> None:
     """What registration has split at a fork stays split in the child, whose mremap would fail."""
     face(sandbox, program("fork_remaps"))

@@ -169,6 +169,14 @@ def test_the_last_thread_returns(
 
 
 @BOTH
+def test_the_main_thread_is_gone(
+    sandbox: Sandbox, program: Compiler, options: tuple[str, ...]
+) -> None:
+    """Files of /proc that name the process show its main thread, which is a zombie then."""
+    face_both(sandbox, program("main_gone"), options=options)
+
+
+@BOTH
 def test_signals(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """Guard pages and write barriers are the program's own SIGSEGV, in demoted memory as well."""
     face_both(sandbox, program("signals"), options=options)

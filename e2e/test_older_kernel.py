@@ -47,7 +47,7 @@ def test_hazard(sandbox: Sandbox, program: Compiler, name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [HARD, TORTURE], ids=["hard", "torture"])
-@pytest.mark.parametrize("name", ["waits", "traced"])
+@pytest.mark.parametrize("name", ["waits", "traced", "main_gone"])
 def test_stops(sandbox: Sandbox, program: Compiler, name: str, options: tuple[str, ...]) -> None:
     """Calls that wait are not ended by a stop; who else traces the program is left in peace."""
     with sandbox.start(program(name), options=options) as run:

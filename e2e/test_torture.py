@@ -60,8 +60,8 @@ def test_dontneed_fault(sandbox: Sandbox, program: Compiler) -> None:
 
 HAZARDS = [
     "touch", "content", "threads", "same_word", "heap", "brk_shrinks",
-    "fork_reads", "fork_unmaps", "fork_remaps", "fork_fork", "fork_two", "fork_ends",
-    "spawn", "exec", "thread_churn",
+    "fork_reads", "fork_unmaps", "fork_refills", "fork_remaps", "fork_fork", "fork_two",
+    "fork_ends", "spawn", "exec", "thread_churn",
     "unmap", "remap", "remap_race", "dontneed", "dontneed_race", "dontneed_churn", "free_lazily",
     "protect", "lock", "lock_all", "paged_out", "map_churn", "holes", "many_maps",
     "syscalls", "peer_reads", "futex", "altstack", "stop",

@@ -2,8 +2,10 @@
  * down and comes back, and signals come that nobody wants: none of them ends early, and each with a
  * timeout ends in its time. */
 #include "hazard.h"
+#include <linux/io_uring.h>
 #include <sys/epoll.h>
 #include <sys/sem.h>
+#include <sys/timerfd.h>
 
 enum { EVENTS = 12, TIMEOUT_MS = 200 };
 
@@ -61,7 +63,62 @@ static void *waits_for_time(void *arg) {
     return NULL;
 }
 
-static pthread_t t[4];
+/* A wait that an event ends early, and then one for as long as the first had left when it began. */
+static void *waits_for_less(void *arg) {
+    int idle = epoll_create1(0), busy = epoll_create1(0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+    MUST(idle);
+    MUST(busy);
+    MUST(timer);
+    struct epoll_event event = {.events = EPOLLIN};
+    MUST(epoll_ctl(busy, EPOLL_CTL_ADD, timer, &event));
+    struct itimerspec soon = {.it_value = {.tv_nsec = 8000000}};
+    while (!is_over) {
+        MUST(timerfd_settime(timer, 0, &soon, NULL));
+        EXPECT(epoll_wait(busy, &event, 1, TIMEOUT_MS) == 1);
+        uint64_t ticks;
+        MUST(read(timer, &ticks, sizeof ticks));
+        pause_ms(TIMEOUT_MS * 3 / 2);
+        double start = now_s();
+        EXPECT(epoll_wait(idle, &event, 1, TIMEOUT_MS - 1) == 0);
+        double took_ms = (now_s() - start) * 1000;
+        if (took_ms < TIMEOUT_MS - 5) BAD("a timeout of %d ms took %.1f", TIMEOUT_MS - 1, took_ms);
+    }
+    return arg;
+}
+
+/* For a request that ends by itself, in a ring whose entries nobody looks at. */
+static void *waits_for_a_ring(void *arg) {
+    struct io_uring_params params = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &params);
+    if (ring < 0) return arg; /* not permitted here */
+    size_t bytes = params.sq_off.array + params.sq_entries * sizeof(unsigned);
+    size_t of_results = params.cq_off.cqes + params.cq_entries * sizeof(struct io_uring_cqe);
+    if (of_results > bytes) bytes = of_results;
+    int rw = PROT_READ | PROT_WRITE;
+    char *m = mmap(NULL, bytes, rw, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *asks =
+        mmap(NULL, params.sq_entries * sizeof *asks, rw, MAP_SHARED, ring, IORING_OFF_SQES);
+    EXPECT(m != MAP_FAILED && asks != MAP_FAILED);
+    _Atomic unsigned *tail = (void *)(m + params.sq_off.tail);
+    _Atomic unsigned *done = (void *)(m + params.cq_off.head);
+    unsigned *order = (void *)(m + params.sq_off.array);
+    while (!is_over) {
+        struct __kernel_timespec in = {.tv_nsec = 20000000};
+        unsigned n = *tail & (params.sq_entries - 1);
+        asks[n] = (struct io_uring_sqe){
+            .opcode = IORING_OP_TIMEOUT, .addr = (uintptr_t)&in, .len = 1};
+        order[n] = n;
+        *tail += 1;
+        EXPECT(syscall(SYS_io_uring_enter, ring, 1, 0, 0, NULL, 0) == 1);
+        long got = syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+        if (got < 0) BAD("io_uring_enter: %s", strerror(errno));
+        *done += 1;
+    }
+    close(ring);
+    return arg;
+}
+
+static pthread_t t[6];
 
 /* What is ignored ends no wait, unless a tracer is looking. */
 static void *sends_ignored_signals(void *arg) {
@@ -89,6 +146,8 @@ int main(void) {
     pthread_create(&t[1], NULL, waits_for_a_semaphore, NULL);
     pthread_create(&t[2], NULL, waits_for_signals, &set);
     pthread_create(&t[3], NULL, waits_for_time, NULL);
+    pthread_create(&t[4], NULL, waits_for_less, NULL);
+    pthread_create(&t[5], NULL, waits_for_a_ring, NULL);
     pthread_t sender;
     pthread_create(&sender, NULL, sends_ignored_signals, NULL);
     for (int n = 0; n < EVENTS; n++) {
@@ -103,7 +162,7 @@ int main(void) {
     }
     for (int k = 0; k < 3; k++) pthread_join(t[k], NULL);
     is_over = true;
-    pthread_join(t[3], NULL);
+    for (int k = 3; k < 6; k++) pthread_join(t[k], NULL);
     pthread_join(sender, NULL);
     MUST(semctl(semaphores, 0, IPC_RMID));
     return done();

@@ -21,9 +21,9 @@
 //! no page there. Whoever drops a place has first moved the word on.
 //!
 //! Layout of the word: bits 0-2 state, bit 3 [`PageWord::zap_pending`], bit 4
-//! [`PageWord::is_incompressible`], bit 5 [`PageWord::is_kept`], bits 8-11 tier, bits 16-23 window
-//! stamp, bits 32-63 payload (pool handle, sample slot, fill pattern, or what an incompressible
-//! page held).
+//! [`PageWord::is_incompressible`], bit 5 [`PageWord::is_kept`], bits 8-11 tier, bits 12-19 window
+//! stamp, bits 20-31 [`PageWord::carried`], bits 32-63 payload (pool handle, sample slot, fill
+//! pattern, or what an incompressible page held).
 
 use crate::tier::{TierId, MAX_TIERS};
 
@@ -76,7 +76,10 @@ const ZAP_BIT: u64 = 1 << 3;
 const INCOMPRESSIBLE_BIT: u64 = 1 << 4;
 const KEPT_BIT: u64 = 1 << 5;
 const TIER_SHIFT: u32 = 8;
-const STAMP_SHIFT: u32 = 16;
+const STAMP_SHIFT: u32 = 12;
+const STAMP_MASK: u64 = 0xff << STAMP_SHIFT;
+const CARRIED_SHIFT: u32 = 20;
+const CARRIED_MASK: u64 = 0xfff << CARRIED_SHIFT;
 const PAYLOAD_SHIFT: u32 = 32;
 
 /// A page's state, packed. `PageWord::default()` is a page at home of which nothing is known.
@@ -190,7 +193,7 @@ impl PageWord {
     #[inline]
     fn with(self, state: PageState, tier: TierId, payload: u32) -> PageWord {
         debug_assert!(tier.index() < MAX_TIERS);
-        let keep = self.0 & (0xff << STAMP_SHIFT);
+        let keep = self.0 & (STAMP_MASK | CARRIED_MASK);
         PageWord(
             keep | state as u64
                 | u64::from(tier.0 & 0xf) << TIER_SHIFT
@@ -234,6 +237,20 @@ impl PageWord {
         (self.state() == PageState::Staged).then(|| self.with_state(PageState::Encoding))
     }
 
+    /// Pager: the page came to another address with its mapping, by the `nth` move of one. What
+    /// was at that address may have been the same word to the bit: its object freed, and the
+    /// handle given to this page. Who read it there and decoded that object must not take this one
+    /// for it. (4,096 moves apart two are the same.) It lasts until the page is home.
+    #[must_use]
+    pub fn carried(self, nth: u16) -> PageWord {
+        match self.state() {
+            PageState::Home => self,
+            _ => PageWord(
+                (self.0 & !CARRIED_MASK) | (u64::from(nth) << CARRIED_SHIFT) & CARRIED_MASK,
+            ),
+        }
+    }
+
     /// Mover: the bytes are in `tier` under `handle`, or for a migration: they are now there
     /// instead of where the word says.
     pub fn finish_store(self, tier: TierId, handle: u32) -> Option<PageWord> {
@@ -267,11 +284,10 @@ impl PageWord {
     /// Pager: the page is home. `window_now` is stamped if an access brought it back, so that it
     /// is left alone for a while; `None` if nobody asked for it.
     pub fn home(self, window_now: Option<u8>) -> PageWord {
-        let stamp = self.0 & (0xff << STAMP_SHIFT);
         let w = match self.is_incompressible() {
             // With the tier that refused it, and the checksum.
-            true => self.with_state(PageState::Home),
-            false => PageWord(stamp),
+            true => PageWord(self.with_state(PageState::Home).0 & !CARRIED_MASK),
+            false => PageWord(self.0 & STAMP_MASK),
         };
         match window_now {
             Some(n) => w.stamped(n),
@@ -293,7 +309,7 @@ impl PageWord {
     fn stamped(self, window: u8) -> PageWord {
         // Stamp 0 means "never"; a page stamped in window 256 is a window younger than it says.
         let w = if window == 0 { 255 } else { window };
-        PageWord((self.0 & !(0xff << STAMP_SHIFT)) | u64::from(w) << STAMP_SHIFT)
+        PageWord((self.0 & !STAMP_MASK) | u64::from(w) << STAMP_SHIFT)
     }
 }
 
@@ -387,6 +403,23 @@ mod tests {
         assert!(!again.finish_store(TierId(1), 0xabcd).unwrap().is_incompressible());
         assert!(!again.refuse(30, None).unwrap().is_incompressible());
         assert!(!w.sample(0xabcd).unwrap().is_known_incompressible(0xabcd));
+    }
+
+    #[test]
+    fn what_was_carried_is_another_word_until_it_is_home() {
+        let stays = word(PageState::Stored, false);
+        let came = stays.carried(4_095);
+        assert_ne!(came, stays);
+        assert_ne!(came.carried(4_096 + 7), came);
+        let fields = |w: PageWord| (w.state(), w.tier(), w.stamp(), w.payload());
+        assert_eq!(fields(came), fields(stays), "nothing else changes");
+        let elsewhere = came.finish_store(TierId(2), 9).unwrap();
+        assert_ne!(elsewhere, stays.finish_store(TierId(2), 9).unwrap(), "nor in another tier");
+        let (home, other) = (came.begin_restore().unwrap(), stays.begin_restore().unwrap());
+        assert_eq!(home.home(Some(7)), other.home(Some(7)));
+        let refused = PageWord(came.with_state(PageState::Encoding).0).refuse(5, Some(1)).unwrap();
+        assert_eq!(refused.home(None).carried(3), refused.home(None), "a page at home is itself");
+        assert_eq!(refused.home(None).0 & CARRIED_MASK, 0);
     }
 
     #[test]

@@ -263,10 +263,7 @@ fn bring_home(rt: &'static Runtime, promoter: &mut Promoter, r: &'static Region)
         if (0..REGION_PAGES).all(|i| r.word(i).state() == PageState::Home) {
             return;
         }
-        // What cannot be filled again and again may be gone without a word.
-        if tries >= STRIKE_AFTER {
-            rt.doorbell.call(move |pager| pager.strike_all(r));
-        }
+        strike_in_round(rt, r, tries);
         let mut at = 0;
         rt.doorbell.call_in_parts(move |pager| pager.return_samples(r, &mut at).then_some(()));
         promoter.promote(r);
@@ -274,7 +271,16 @@ fn bring_home(rt: &'static Runtime, promoter: &mut Promoter, r: &'static Region)
 }
 
 /// Rounds in which pages are brought home that changes of the address space may have kept.
-const STRIKE_AFTER: usize = 3;
+const STRIKE_AFTER: usize = 4;
+
+/// In the round of this number (from 0) of trying to bring a region's pages home: those that cannot
+/// be filled again and again may be gone without a word, and are struck from the books then.
+/// (What takes its time, as a slow medium does, is not asked about each time.)
+pub fn strike_in_round(rt: &Runtime, region: &'static Region, round: usize) {
+    if round >= STRIKE_AFTER && round.is_power_of_two() {
+        rt.doorbell.call(move |pager| pager.strike_all(region));
+    }
+}
 
 /// How often a range is emptied into which other threads move pages that are in tiers.
 const LET_GO_TRIES: usize = 100;

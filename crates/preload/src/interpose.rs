@@ -22,9 +22,9 @@ type Dup3Fn = unsafe extern "C" fn(libc::c_int, libc::c_int, libc::c_int) -> lib
 type RangeFn = unsafe extern "C" fn(libc::c_uint, libc::c_uint, libc::c_int) -> libc::c_int;
 
 /// Descriptors of ours: the userfaultfd, the link to the planner, the door for the next one, four
-/// files of `/proc`, three of `sys/files.rs`, four of `sys/spare.rs`, five more of `sys/stop.rs`,
+/// files of `/proc`, three of `sys/files.rs`, four of `sys/spare.rs`, six more of `sys/stop.rs`,
 /// and one for each medium on a device or node.
-const OURS_MAX: usize = 20 + terrace_core::tier::MAX_TIERS;
+const OURS_MAX: usize = 21 + terrace_core::tier::MAX_TIERS;
 static OURS: [AtomicI32; OURS_MAX] = [const { AtomicI32::new(-1) }; OURS_MAX];
 
 /// Keeps `fd` from being closed by the application.

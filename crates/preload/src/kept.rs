@@ -46,7 +46,8 @@ fn keep_here(rt: &Runtime, start: u64, len: u64) {
     while page < start + len {
         if let Some(region) = rt.table.get_or_create(page) {
             let i = page_index(page);
-            loop {
+            for round in 0.. {
+                forks::strike_in_round(rt, region, round);
                 let w = region.word(i);
                 match w.kept() {
                     Some(kept) if kept == w || region.replace(i, w, kept) => break,

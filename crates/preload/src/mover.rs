@@ -9,6 +9,7 @@
 //! Across: stored bytes move as they are if both tiers have the same codec and neither has blocks,
 //! else they are decoded and encoded. Up: see `promoter.rs`.
 
+use crate::forks;
 use crate::pager::moves::Going;
 use crate::probe::{self, Found};
 use crate::promoter::Promoter;
@@ -37,6 +38,8 @@ const MOVE_OUT_PAGES: usize = 128;
 pub const RETRY_WINDOWS: u8 = 16;
 /// Objects moved by compaction after each region, at most.
 const COMPACT_MOVES: usize = 64;
+/// How long a mover that waits for its bandwidth does so between two looks whether it still must.
+const WAIT_PART_US: u64 = 10_000;
 /// Empty pages a pool may keep: this part of it, and never less than this many bytes.
 const IDLE_SHARE: u64 = 64;
 const IDLE_BYTES_MIN: u64 = 1 << 20;
@@ -166,12 +169,12 @@ impl Queue {
         let rate = i64::from(mib_s) << 20;
         let mut q = self.lock();
         let now = thread::now_ns();
-        // At most a tenth of a second's worth is saved up.
-        let since = now.saturating_sub(q.filled_at_ns).min(100_000_000) as i64;
+        let since = now.saturating_sub(q.filled_at_ns);
         q.filled_at_ns = now;
         let earned = i128::from(rate) * i128::from(since) / 1_000_000_000;
-        q.credit_bytes = (q.credit_bytes + earned as i64).min(rate / 10);
-        q.credit_bytes -= bytes as i64;
+        let credit = i128::from(q.credit_bytes) + earned;
+        // At most a tenth of a second's worth is saved up.
+        q.credit_bytes = credit.min(i128::from(rate / 10)) as i64 - bytes as i64;
         if q.credit_bytes >= 0 {
             0
         } else {
@@ -224,7 +227,7 @@ impl Mover {
             rt,
             queue,
             encoders: rt.stores.encoders().ok()?,
-            promoter: Promoter::new(rt)?.tortured(luck(0)),
+            promoter: Promoter::new(rt)?.unasked(luck(0)),
             slots: Slots::new(rt)?,
             page: Box::new([0; PAGE_BYTES]),
             encoded: Box::new([0; PAGE_BYTES]),
@@ -391,7 +394,11 @@ impl Mover {
             // Nobody may need what is in the slot when it is emptied: what was refused goes back,
             // and the pager may still be copying a page that was caught while encoding. A page on
             // its way from a slow medium looks the same for as long as that takes.
-            while (0..REGION_PAGES).any(|i| in_slot(region.word(i))) {
+            for round in 0.. {
+                if !(0..REGION_PAGES).any(|i| in_slot(region.word(i))) {
+                    break;
+                }
+                forks::strike_in_round(rt, region, round);
                 let (mut at, mut any) = (0, false);
                 if !rt
                     .doorbell
@@ -401,11 +408,22 @@ impl Mover {
                 }
             }
             self.slots.used(staged);
-            if wait_us > 0 {
-                thread::sleep_us(wait_us.min(1_000_000));
-            }
+            self.wait_for_bandwidth(wait_us);
         }
         region.slot.store(0, Ordering::Release);
+    }
+
+    /// Waits so long before the next region, unless there is nothing more to move. (A pause is
+    /// waited for: whoever wants it waits until no mover works.)
+    fn wait_for_bandwidth(&self, wait_us: u64) {
+        let until_ns = thread::now_ns() + wait_us * 1000;
+        while !self.rt.is_paused() && self.queue.is_behind() {
+            let left_us = until_ns.saturating_sub(thread::now_ns()) / 1000;
+            if left_us == 0 {
+                return;
+            }
+            thread::sleep_us(left_us.min(WAIT_PART_US));
+        }
     }
 
     fn encode_staged(&mut self, region: &Region, slot: u64, tier: TierId) {

@@ -21,20 +21,26 @@ pub struct Promoter {
     decoders: DecoderSet,
     encoded: Box<Page>,
     torture: Torture,
+    is_unasked: bool,
 }
 
 impl Promoter {
-    /// A promoter for the calling thread.
+    /// A promoter for the calling thread, who needs every page home.
     pub fn new(rt: &'static Runtime) -> Option<Promoter> {
         let decoders = rt.stores.decoders().ok()?;
         let torture = Torture::new(0, 0);
-        Some(Promoter { rt, decoders, encoded: Box::new([0; PAGE_BYTES]), torture })
+        Some(Promoter {
+            rt,
+            decoders,
+            encoded: Box::new([0; PAGE_BYTES]),
+            torture,
+            is_unasked: false,
+        })
     }
 
-    /// With bad luck: only for a caller who does not need every page home.
-    pub fn tortured(mut self, torture: Torture) -> Promoter {
-        self.torture = torture;
-        self
+    /// For a caller that brings home what nobody waits for, with bad luck.
+    pub fn unasked(self, torture: Torture) -> Promoter {
+        Promoter { torture, is_unasked: true, ..self }
     }
 
     /// Brings every stored page of a region home. Returns how many came.
@@ -79,7 +85,8 @@ impl Promoter {
         tier.compare_page(&mut self.decoders, handle, &mut self.encoded, page, other)
     }
 
-    /// Decodes the page a word names. `false` if the word changed meanwhile.
+    /// Decodes the page a word names. `false` if the word changed meanwhile, or if its medium does
+    /// not answer and nobody waits for the page: then it stays there.
     fn fetch(&mut self, region: &Region, i: usize, w: PageWord, page: &mut Page) -> bool {
         if w.state() == PageState::Same {
             for word in page.as_chunks_mut::<4>().0 {
@@ -91,9 +98,10 @@ impl Promoter {
         if region.word(i) != w {
             return false;
         }
-        if let Err(why) = loaded {
-            crate::pager::unreadable(region.address(i), why);
+        match loaded {
+            Ok(()) => true,
+            Err(LoadError::MediumFailed) if self.is_unasked => false,
+            Err(why) => crate::pager::unreadable(region.address(i), why),
         }
-        true
     }
 }

@@ -347,12 +347,17 @@ impl Pager {
         }
     }
 
-    /// The parent is about to lose its copy of a page: children that miss it get theirs first.
+    /// The parent is about to lose its copy of a page: children that miss it get theirs first. Of a
+    /// page at home they miss nothing, for they would have got it before it came home; where the
+    /// word said something else at the fork, it was a hole, on its way down with its neighbours.
     pub(super) fn feed_children(&mut self, region: &Region, i: usize) {
-        if self.children.is_empty() || region.word(i).state() == PageState::Home {
+        if self.children.is_empty() {
             return;
         }
         let page = region.address(i);
+        if region.word(i).state() == PageState::Home {
+            return self.children.owe_nothing(page);
+        }
         let mut children = std::mem::take(&mut self.children.0);
         let mut n = 0;
         while let Some(child) = children.get_mut(n) {

@@ -81,6 +81,11 @@ impl Pager {
         // A mover may turn Staged into Encoding or Encoding into Stored meanwhile; what it
         // finished is in the word that was replaced.
         let held = region.update(i, |_| next);
+        self.drop_held(region, i, held);
+    }
+
+    /// Gives back the place that the word of page `i` named until now.
+    fn drop_held(&mut self, region: &Region, i: usize, held: PageWord) {
         let held = self.let_load_go(region, i, held);
         self.rt.forget(held);
         if held.state() == PageState::Sampled {
@@ -90,6 +95,7 @@ impl Pager {
 
     /// A range moved, with its pages. Those we hold are now expected at the new address.
     fn remapped(&mut self, from: u64, to: u64, len: u64) {
+        self.carries = self.carries.wrapping_add(1);
         for offset in (0..len).step_by(PAGE_BYTES) {
             let Some(old) = self.rt.table.get(from + offset) else { continue };
             let i = page_index(from + offset);
@@ -102,9 +108,10 @@ impl Pager {
             if held.state() != PageState::Home {
                 self.rt.table.carried.fetch_add(1, Ordering::Release);
             }
-            let before = new.update(j, |_| held);
-            let before = self.let_load_go(new, j, before);
-            self.rt.forget(before);
+            // A child that misses the page that was there must not be given this one.
+            self.feed_children(new, j);
+            let before = new.update(j, |_| held.carried(self.carries));
+            self.drop_held(new, j, before);
             old.set_registered(i..i + 1, false);
             new.set_registered(j..j + 1, true);
             new.tier.store(old.tier.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -76,6 +76,8 @@ pub struct Pager {
     batch: ahead::Batch,
     /// Where mappings were moved lately.
     arrivals: order::Arrivals,
+    /// How often mappings were moved, for the words of their pages.
+    carries: u16,
     /// What was registered and is not in the books yet, by start and end.
     registering: Option<(u64, u64)>,
     coverage: proc::Coverage,
@@ -120,6 +122,7 @@ impl Pager {
             runs: ahead::Runs::default(),
             batch: ahead::Batch::default(),
             arrivals: order::Arrivals::default(),
+            carries: 0,
             registering: None,
             coverage: proc::Coverage::open(),
             has_strayed: false,

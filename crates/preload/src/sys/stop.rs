@@ -129,7 +129,9 @@ struct Shared {
     threads: AtomicU64,
     pid: i32,
     tasks: RawFd,
+    /// Of a thread that lives, and of the main one.
     status: RawFd,
+    main_status: RawFd,
     pagemap: RawFd,
     pipe: [RawFd; 2],
     scratch: u64,
@@ -178,14 +180,20 @@ const UNTRACEABLE: &str = "the kernel has no UFFDIO_MOVE (6.8 or newer), and wit
                            debugger, kernel.yama.ptrace_scope above 1, or a seccomp filter?)";
 
 impl Stopper {
-    /// Opens what it takes and tries it. The error is a line for a person.
+    /// Opens what it takes and tries it, from a thread that lives as long as stops are made. The
+    /// error is a line for a person.
     pub fn new() -> Result<Stopper, &'static str> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err("the kernel has no UFFDIO_MOVE (6.8 or newer is needed)");
         }
         let pipe = open_pipe().ok_or(NO_DESCRIPTORS)?;
-        let paths = [c"/proc/self/task", c"/proc/self/status", c"/proc/self/pagemap"];
-        let [tasks, status, pagemap] = paths.map(open_raised);
+        let paths = [
+            c"/proc/self/task",
+            c"/proc/thread-self/status",
+            c"/proc/self/status",
+            c"/proc/self/pagemap",
+        ];
+        let [tasks, status, main_status, pagemap] = paths.map(open_raised);
         let room = memory::carve(REGION_BYTES).ok_or(NO_ROOM)?;
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             phase: AtomicU32::new(phase::OVER),
@@ -194,12 +202,13 @@ impl Stopper {
             pid: std::process::id() as i32,
             tasks: tasks.ok_or(NO_DESCRIPTORS)?,
             status: status.ok_or(NO_DESCRIPTORS)?,
+            main_status: main_status.ok_or(NO_DESCRIPTORS)?,
             pagemap: pagemap.ok_or(NO_DESCRIPTORS)?,
             pipe,
             scratch: room,
             held: UnsafeCell::new([Held::default(); THREADS_MAX]),
             count: UnsafeCell::new(0),
-            waits: UnsafeCell::new(restart::NO_WAITS),
+            waits: UnsafeCell::new(restart::no_waits()),
             pairs: UnsafeCell::new([Pair::default(); PAGES_MAX]),
             pairs_len: UnsafeCell::new(0),
             given_up: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; PAGES_MAX],

@@ -3,8 +3,7 @@
 
 use super::Shared;
 
-/// Makes a process that shares our memory, descriptors and directory, and nothing else, and runs
-/// `entry` on the stack below `stack_top`. Its process id, or the negated errno. It is no child
+/// Makes a process that shares our memory and descriptors, and nothing else, and runs `entry` on the stack below `stack_top`. Its process id, or the negated errno. It is no child
 /// that the program's `wait` sees (no signal at its end), and no debugger of the program's follows
 /// it.
 ///
@@ -16,7 +15,8 @@ pub unsafe fn clone_sharing(
     entry: extern "C" fn(&'static Shared) -> !,
     shared: &'static Shared,
 ) -> i64 {
-    let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
+    // (Not the directory: who shares that with others gets no rights of what it executes.)
+    let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_UNTRACED;
     let pid: i64;
     // SAFETY: the caller's promise. In the new process no register but the stack pointer differs
     // from ours at this instruction; it goes to `entry` and does not come back.

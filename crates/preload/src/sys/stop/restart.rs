@@ -23,14 +23,22 @@ const RDX: u64 = 96;
 const ORIG_RAX: u64 = 120;
 const ERESTARTNOHAND: i64 = 514;
 const SYS_IO_PGETEVENTS: i64 = 333;
+const SYS_IO_URING_ENTER: i64 = 426;
+/// Of its flags: there is a structure that may hold a timeout.
+const IORING_ENTER_EXT_ARG: i64 = 8;
 
 /// A wait that was restarted with so many milliseconds left, and when it is to be over.
 #[derive(Clone, Copy)]
 pub struct Wait {
     tid: i32,
     left_ms: i32,
+    /// When it was restarted last.
+    at_ns: u64,
     ends_ns: u64,
 }
+
+/// How much longer than it had left a wait may have been restarted ago that still goes on.
+const LATE_NS: u64 = 20_000_000;
 
 /// The last waits restarted, by thread; two threads may have the same place, and then the one of
 /// them waits for longer.
@@ -38,7 +46,9 @@ pub type Waits = [Wait; WAITS];
 const WAITS: usize = 1024;
 
 /// None yet.
-pub const NO_WAITS: Waits = [Wait { tid: 0, left_ms: 0, ends_ns: 0 }; WAITS];
+pub fn no_waits() -> Waits {
+    [Wait { tid: 0, left_ms: 0, at_ns: 0, ends_ns: 0 }; WAITS]
+}
 
 /// What says for how long a call waits.
 enum Timeout {
@@ -48,6 +58,8 @@ enum Timeout {
     Milliseconds(u64),
     /// The address of a time is in this register, 0 for ever.
     Address(u64),
+    /// Perhaps one, if these flags are in this register.
+    Flags(u64, i64),
 }
 
 fn timeout_of(number: i64) -> Option<Timeout> {
@@ -57,6 +69,8 @@ fn timeout_of(number: i64) -> Option<Timeout> {
         libc::SYS_rt_sigtimedwait => Some(Timeout::Address(RDX)),
         libc::SYS_io_getevents | SYS_IO_PGETEVENTS => Some(Timeout::Address(R8)),
         libc::SYS_semop => Some(Timeout::None),
+        // (It returns `EINTR` only if it has submitted nothing.)
+        SYS_IO_URING_ENTER => Some(Timeout::Flags(R10, IORING_ENTER_EXT_ARG)),
         _ => None,
     }
 }
@@ -71,6 +85,7 @@ pub fn resume_wait(tid: i32, waits: &mut Waits) {
     let may_go_on = match timeout {
         Timeout::None => true,
         Timeout::Address(register) => peek(tid, register) == Some(0),
+        Timeout::Flags(register, flags) => peek(tid, register).is_some_and(|r| r & flags == 0),
         Timeout::Milliseconds(register) => match peek(tid, register).map(|ms| ms as i32) {
             Some(ms) if ms > 0 => {
                 let left = left_ms(tid, ms, waits);
@@ -85,14 +100,17 @@ pub fn resume_wait(tid: i32, waits: &mut Waits) {
 }
 
 /// Milliseconds for which a thread still waits that was made to wait for `ms`. One less than it
-/// asked for itself tells a wait of ours from its own.
+/// asked for itself tells a wait of ours from its own; and one of ours that was restarted longer
+/// ago than it had left is over.
 fn left_ms(tid: i32, ms: i32, waits: &mut Waits) -> i32 {
     let now = now_ns();
     let Some(known) = waits.get_mut(tid as usize % WAITS) else { return ms };
-    if known.tid != tid || known.left_ms != ms {
-        *known = Wait { tid, left_ms: ms - 1, ends_ns: now + ms as u64 * 1_000_000 };
+    let may_last = known.at_ns + known.left_ms as u64 * 1_000_000 + LATE_NS >= now;
+    if known.tid != tid || known.left_ms != ms || !may_last {
+        *known = Wait { tid, left_ms: ms - 1, at_ns: now, ends_ns: now + ms as u64 * 1_000_000 };
         return ms - 1;
     }
+    known.at_ns = now;
     known.left_ms = (known.ends_ns.saturating_sub(now) / 1_000_000) as i32;
     known.left_ms
 }

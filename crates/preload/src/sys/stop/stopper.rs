@@ -25,10 +25,15 @@ const LOOK_EVERY_NS: u64 = 20_000;
 /// How long threads are waited for that were interrupted in vain. (One in `vfork` has no use for
 /// it: its wait is not ended.)
 const LETTING_GO_NS_MAX: u64 = 300_000_000;
-/// Tries to make a page dirty again that stayed.
+/// Tries to make a page dirty again that stayed, and how many of them in vain say that it is in
+/// swap.
 const DIRTY_TRIES: u32 = 1000;
+const SWAP_TRIES: u32 = 50;
+/// How often all are looked at again for a thread that may be about to end.
+const ENDING_ROUNDS: u32 = 50;
 
 const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
 const MAPPED_ONCE: u64 = 1 << 56;
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -119,21 +124,24 @@ pub(super) fn ptrace_at(what: u64, tid: i32, address: u64, data: u64) -> i32 {
 /// Stops all threads of the program and none of ours. 0, or an errno.
 fn stop_all(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) -> i32 {
     let until = now_ns() + STOPPING_NS_MAX;
+    let mut ending_rounds = 0;
     loop {
         let before = *count;
-        let errno = hold_new_ones(s, held, count);
-        if errno != 0 {
-            return errno;
-        }
         // A thread that writes a core dump would break it off (before Linux 6.6).
         if is_dumping(s) {
             return libc::EBUSY;
         }
-        for h in held.iter_mut().take(*count).filter(|h| !h.is_told) {
-            h.is_told = ptrace(PTRACE_INTERRUPT, h.tid, 0) == 0;
-            h.is_gone = !h.is_told;
-        }
-        let errno = await_all(held, *count, until);
+        let found = hold_new_ones(s, held, count);
+        let errno = match found {
+            Found::All => await_all(held, *count, until),
+            Found::SomeEnding if ending_rounds == ENDING_ROUNDS => libc::EPERM,
+            Found::SomeEnding => {
+                ending_rounds += 1;
+                sleep_ns(LOOK_EVERY_NS);
+                continue;
+            }
+            Found::Error(errno) => errno,
+        };
         // A thread that ran on may have made another before it stood still.
         if errno != 0 || *count == before {
             return errno;
@@ -141,21 +149,31 @@ fn stop_all(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) -> i3
     }
 }
 
-/// Takes hold of every thread that is not held yet; it runs on.
-fn hold_new_ones(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) -> i32 {
+/// What a look at the program's threads has found.
+enum Found {
+    All,
+    /// One cannot be held. It may be one that has ended and is still listed.
+    SomeEnding,
+    Error(i32),
+}
+
+/// Takes hold of every thread that is not held yet, and tells it to stand still at once: one that
+/// is traced and runs on would not get the rights of a set-user-ID program that it executes.
+fn hold_new_ones(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) -> Found {
     raw::call(libc::SYS_lseek, [s.tasks as u64, 0, 0, 0, 0, 0]);
     let mut entries = [0u64; 512];
     let (place, room) = (entries.as_mut_ptr() as u64, size_of_val(&entries) as u64);
     let mut own = 0;
+    let mut found = Found::All;
     loop {
         let n = raw::call(libc::SYS_getdents64, [s.tasks as u64, place, room, 0, 0, 0]);
         if n == 0 {
             // Ours must be among them, or these are the threads of another process: the file
             // system may be of another space of process ids.
-            return if own == thread::own_count() { 0 } else { libc::ESRCH };
+            return if own == thread::own_count() { found } else { Found::Error(libc::ESRCH) };
         }
         if n < 0 {
-            return -n as i32;
+            return Found::Error(-n as i32);
         }
         let (mut at, end) = (0, n as usize);
         while at + 19 < end {
@@ -189,69 +207,61 @@ fn hold_new_ones(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) 
                 libc::ESRCH => continue,
                 // The kernel says the same of one that has ended and stays in the list, as the main
                 // thread does while there are others.
-                libc::EPERM if is_dead(s, tid) => continue,
-                errno => return errno,
+                libc::EPERM if tid == s.pid && is_main_thread_dead(s) => continue,
+                libc::EPERM => {
+                    found = Found::SomeEnding;
+                    continue;
+                }
+                errno => return Found::Error(errno),
             }
-            let Some(place) = held.get_mut(*count) else { return libc::EAGAIN };
-            *place = Held { tid, ..Held::default() };
+            let is_told = ptrace(PTRACE_INTERRUPT, tid, 0) == 0;
+            let Some(place) = held.get_mut(*count) else { return Found::Error(libc::EAGAIN) };
+            *place = Held { tid, is_told, is_gone: !is_told, ..Held::default() };
             *count += 1;
         }
     }
 }
 
-/// Whether the program is being dumped, by `/proc/self/status`.
+/// Whether the program is being dumped, by `/proc/self/status` of a thread that lives (the main one
+/// may have ended). "Yes" if that cannot be known.
 fn is_dumping(s: &Shared) -> bool {
     const NAME: &[u8] = b"\nCoreDumping:\t";
     let mut text = [0u8; 2048];
-    let (place, room) = (text.as_mut_ptr() as u64, text.len() as u64);
-    let n = raw::call(libc::SYS_pread64, [s.status as u64, place, room, 0, 0, 0]);
-    let text = text.get(..n.max(0) as usize).unwrap_or(&[]);
-    let at = text.windows(NAME.len()).position(|line| line == NAME);
-    at.and_then(|at| text.get(at + NAME.len())).is_none_or(|&flag| flag != b'0')
+    // The list of groups, of any length, comes before it. What ends one part begins the next.
+    let (mut kept, mut at) = (0, 0u64);
+    loop {
+        let (place, room) = (text.as_mut_ptr() as u64 + kept as u64, text.len() - kept);
+        let n = raw::call(libc::SYS_pread64, [s.status as u64, place, room as u64, at, 0, 0]);
+        if n <= 0 {
+            return true;
+        }
+        at += n as u64;
+        let part = text.get(..kept + n as usize).unwrap_or(&[]);
+        let name = part.windows(NAME.len()).position(|line| line == NAME);
+        if let Some(&flag) = name.and_then(|name| part.get(name + NAME.len())) {
+            return flag != b'0';
+        }
+        let len = part.len();
+        kept = len.min(NAME.len());
+        text.copy_within(len - kept..len, 0);
+    }
 }
 
 fn byte_of(words: &[u64; 512], at: usize) -> u8 {
     words.get(at / 8).map_or(0, |w| w.to_ne_bytes().get(at % 8).copied().unwrap_or(0))
 }
 
-/// Whether a thread has ended, by `task/TID/stat`.
-fn is_dead(s: &Shared, tid: i32) -> bool {
-    let mut path = [0u8; 24];
-    let (mut n, mut digits) = (tid as u32, [0u8; 10]);
-    let mut len = 0;
-    while n > 0 || len == 0 {
-        if let Some(digit) = digits.get_mut(len) {
-            *digit = b'0' + (n % 10) as u8;
-        }
-        n /= 10;
-        len += 1;
-    }
-    let name = digits.iter().take(len).rev().copied().chain(*b"/stat");
-    path.iter_mut().zip(name).for_each(|(to, byte)| *to = byte);
-    let (path, flags) = (path.as_ptr() as u64, (libc::O_RDONLY | libc::O_CLOEXEC) as u64);
-    let fd = raw::call(libc::SYS_openat, [s.tasks as u64, path, flags, 0, 0, 0]);
-    if fd < 0 {
-        return fd == -i64::from(libc::ENOENT);
-    }
-    let mut text = [0u8; 128];
+/// Whether the main thread has ended, by its status. (A file that is open: another would take a
+/// number of the program's.)
+fn is_main_thread_dead(s: &Shared) -> bool {
+    const NAME: &[u8] = b"\nState:\t";
+    let mut text = [0u8; 256];
     let (place, room) = (text.as_mut_ptr() as u64, text.len() as u64);
-    let n = raw::call(libc::SYS_read, [fd as u64, place, room, 0, 0, 0]);
-    raw::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
-    // "tid (name) state": a name may hold anything but is no longer than 16 bytes.
-    let close = text.iter().take(n.max(0) as usize).rposition_of(b')');
-    let state = close.and_then(|at| text.get(at + 2).copied());
-    n <= 0 || matches!(state, Some(b'Z' | b'X' | b'x'))
-}
-
-trait RpositionOf {
-    fn rposition_of(self, byte: u8) -> Option<usize>;
-}
-
-impl<'a, I: Iterator<Item = &'a u8>> RpositionOf for I {
-    /// The last of the first 64 bytes that is this one.
-    fn rposition_of(self, byte: u8) -> Option<usize> {
-        self.take(64).enumerate().filter(|(_, b)| **b == byte).map(|(at, _)| at).last()
-    }
+    let n = raw::call(libc::SYS_pread64, [s.main_status as u64, place, room, 0, 0, 0]);
+    let text = text.get(..n.max(0) as usize).unwrap_or(&[]);
+    let at = text.windows(NAME.len()).position(|line| line == NAME);
+    let state = at.and_then(|at| text.get(at + NAME.len()));
+    matches!(state, Some(b'Z' | b'X' | b'x'))
 }
 
 /// Waits until all that were interrupted stand still.
@@ -465,9 +475,15 @@ fn make_dirty(pair: &Pair) -> bool {
 
 /// Looks at a page that was given up. What stayed is made dirty, so that it stays for good.
 fn is_gone_or_dirty(s: &Shared, pair: &Pair) -> bool {
-    for _ in 0..DIRTY_TRIES {
-        // (In swap is what was written and not dropped.)
-        if entry(s, pair.home) & PRESENT == 0 || make_dirty(pair) {
+    for tries in 0..DIRTY_TRIES {
+        let now = entry(s, pair.home);
+        // A page that the kernel moves elsewhere (compaction) looks as if it were in swap. It is
+        // not, and comes back as one that may be dropped; this waits for it.
+        if now & (PRESENT | SWAPPED) == 0 || make_dirty(pair) {
+            return true;
+        }
+        // In swap is what was written, and it stays where there is no memory to bring it back.
+        if now & PRESENT == 0 && tries >= SWAP_TRIES {
             return true;
         }
         sleep_ns(LOOK_EVERY_NS);
