@@ -6,6 +6,7 @@ promises, not what we do. See `test_hazards.py` for the hazards that came first.
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -184,15 +185,24 @@ def test_signals(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) 
 
 # ---- privileges and filters ----------------------------------------------------------------------
 
-GIVEN_UP = ["setuid", "undumpable", "chroot", "namespaces", "files", "prctls"]
+GIVEN_UP = ["setuid", "keepcaps", "undumpable", "chroot", "namespaces", "files", "prctls"]
 
 
 @pytest.mark.parametrize("what", GIVEN_UP)
 def test_privileges(sandbox: Sandbox, program: Compiler, what: str) -> None:
     """What the runtime needs of the system it has opened before the program gave it up."""
-    if what == "setuid" and STOPS_THREADS:
+    if what in ("setuid", "keepcaps") and STOPS_THREADS:
         pytest.skip("threads of another user cannot be stopped: nothing more is demoted")
     face_both(sandbox, program("privileges"), what)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_from_the_start(sandbox: Sandbox) -> None:
+    """setpriv keeps a right beyond its change of user, while the runtime is coming up."""
+    told = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "true")
+    for _ in range(10):
+        done = sandbox.terrace("run", "--", *told)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("how", ["thread", "strict", "all", "errno", "kill_thread"])

@@ -1,16 +1,63 @@
 /* A program that gives up privileges or its view of the system after its memory went down reads it all
  * the same, and what it does afterwards goes down again. argv[1] says what it gives up. */
 #include "hazard.h"
+#include <dirent.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+
+/* A user and what he may do, of every thread there is: its line of /proc/PID/task/TID/status. */
+static void all_are(const char *name, const char *value) {
+    DIR *threads = opendir("/proc/self/task");
+    if (threads == NULL) BAD("/proc/self/task: %s", strerror(errno));
+    for (struct dirent *d; (d = readdir(threads)) != NULL;) {
+        char path[300], text[4096], *at;
+        if (d->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", d->d_name);
+        int fd = open(path, O_RDONLY);
+        if (fd < 0) continue;
+        ssize_t n = read(fd, text, sizeof text - 1);
+        close(fd);
+        text[n > 0 ? n : 0] = 0;
+        at = strstr(text, name);
+        if (at == NULL) continue;
+        at += strlen(name);
+        if (strncmp(at, value, strlen(value)) != 0)
+            BAD("thread %.12s: %s%.40s", d->d_name, name, at);
+    }
+    closedir(threads);
+}
+
+/* As daemons do that keep a right: the user changes, the right is taken up again and used. */
+static void keep_one(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct keeps[2] = {0}, none[2] = {0};
+    keeps[0].effective = keeps[0].permitted = 1 << CAP_SETGID;
+    MUST(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0));
+    MUST(setresuid(65534, 65534, 65534));
+    MUST(syscall(SYS_capset, &header, keeps));
+    gid_t groups[2] = {65533, 65534};
+    MUST(setgroups(2, groups));
+    MUST(setresgid(65534, 65534, 65534));
+    MUST(syscall(SYS_capset, &header, none));
+    EXPECT(setresgid(0, 0, 0) == -1 && errno == EPERM);
+    EXPECT(setuid(0) == -1 && errno == EPERM);
+    /* None of the runtime's threads kept what was given up. */
+    pause_ms(300);
+    all_are("Uid:\t", "65534\t65534\t65534");
+    all_are("CapEff:\t", "0000000000000000");
+    all_are("CapPrm:\t", "0000000000000000");
+}
 
 static void give_up(const char *what) {
     if (strcmp(what, "setuid") == 0) {
         MUST(setgroups(0, NULL));
         MUST(setresgid(65534, 65534, 65534));
         MUST(setresuid(65534, 65534, 65534)); /* clears PR_SET_DUMPABLE as well */
+    } else if (strcmp(what, "keepcaps") == 0) {
+        keep_one();
     } else if (strcmp(what, "undumpable") == 0) {
         MUST(prctl(PR_SET_DUMPABLE, 0));
     } else if (strcmp(what, "chroot") == 0) {

@@ -25,7 +25,7 @@ use crate::sys::slot::Slot;
 use crate::sys::stop::Stopper;
 use crate::sys::sync::OnlyThread;
 use crate::sys::uffd::{feature, Uffd};
-use crate::sys::{files, media, memory, proc, spare, thread};
+use crate::sys::{credentials, files, media, memory, proc, spare, thread};
 use crate::tracker::Tracker;
 use crate::training;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -508,6 +508,17 @@ fn without_copies(pool: &PoolStats, encoded: u64, copies: u64) -> u64 {
         return pool.object_bytes;
     }
     (u128::from(pool.object_bytes) * u128::from(encoded) / u128::from(pool.objects)) as u64
+}
+
+/// Has our threads look what the program wants of them (`sys/credentials.rs`).
+pub fn wake_threads() {
+    crash::wake();
+    let Some(rt) = RUNTIME.get() else { return };
+    rt.doorbell.call(|_| credentials::follow());
+    rt.loads.wake_all();
+    if let Some(queue) = QUEUE.get() {
+        queue.wake_all();
+    }
 }
 
 /// Drops what is planned and waits until no mover works. Nothing new may come meanwhile

@@ -8,7 +8,7 @@
 use crate::forks;
 use crate::runtime::Runtime;
 use crate::sys::sync::OnlyThread;
-use crate::sys::{crash, thread};
+use crate::sys::{crash, credentials, thread};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Set by `terrace run --core-dumps`.
@@ -43,6 +43,7 @@ pub fn start(rt: &'static Runtime) {
     let is_up = thread::spawn(c"terrace-rescue", move || {
         while STEP.load(Ordering::Acquire) != ASKED {
             crash::wait_while(&STEP, READY, u64::from(u32::MAX));
+            credentials::follow();
         }
         // For good: there is no way back from here.
         rt.paused.fetch_add(1, Ordering::AcqRel);
@@ -53,6 +54,11 @@ pub fn start(rt: &'static Runtime) {
     if is_up {
         STEP.store(READY, Ordering::Release);
     }
+}
+
+/// Has that thread look around.
+pub fn wake() {
+    crash::wake(&STEP);
 }
 
 /// In a forked child: the thread is its parent's.

@@ -13,7 +13,7 @@ use crate::kept;
 use crate::locked;
 use crate::offspring;
 use crate::sys::sync::OnlyThread;
-use crate::sys::{clones, memory, proc, remap, rseq};
+use crate::sys::{clones, memory, proc, remap, rseq, users};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
@@ -90,6 +90,7 @@ pub fn resolve() {
     next(&CLOSE_RANGE, c"close_range");
     clones::resolve();
     rseq::resolve();
+    users::resolve();
     next(&SHMAT, c"shmat");
     next(&MUTEX_INIT, c"pthread_mutex_init");
     next(&CREATE, c"pthread_create");

@@ -10,7 +10,7 @@
 use crate::interpose;
 use crate::sys::slot::Slot;
 use crate::sys::sync::OnlyThread;
-use crate::sys::{proc, socket, thread};
+use crate::sys::{credentials, proc, socket, thread};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -117,6 +117,7 @@ impl Link {
     /// The next message; while there is none, `idle` is called twice a second.
     pub fn receive_or(&mut self, idle: &mut dyn FnMut()) -> Result<ToRuntime, End> {
         loop {
+            credentials::follow();
             match split_message(&self.buffer).map_err(|_| End::Nonsense)? {
                 Some((body, used)) => {
                     let message = ToRuntime::decode(body).map_err(|_| End::Nonsense);

@@ -17,8 +17,8 @@ use crate::pager::doorbell::Doorbell;
 use crate::runtime::Runtime;
 use crate::stores::Stores;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
-use crate::sys::thread;
 use crate::sys::uffd::Uffd;
+use crate::sys::{credentials, thread};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 use terrace_core::state::{PageWord, PAGE_BYTES};
@@ -86,9 +86,16 @@ impl Loads {
         self.places[place].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has loaders that wait look around.
+    pub fn wake_all(&self) {
+        let _asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wake.notify_all();
+    }
+
     fn next(&self) -> usize {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
+            credentials::follow();
             if let Some(place) = asked.pop_front() {
                 return place;
             }

@@ -20,7 +20,7 @@ use crate::staging::Slots;
 use crate::standstill;
 use crate::stats;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
-use crate::sys::{memory, thread};
+use crate::sys::{credentials, memory, thread};
 use crate::torture::Torture;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -125,6 +125,13 @@ impl Queue {
         self.wake.notify_one();
     }
 
+    /// Has movers that wait look around.
+    pub fn wake_all(&self) {
+        // With the lock, so that none is between its look and its wait.
+        let _q = self.lock();
+        self.wake.notify_all();
+    }
+
     /// Whether a mover that tidies should go on: nobody has anything better for it.
     fn has_no_job(&self) -> bool {
         self.lock().jobs.is_empty()
@@ -133,6 +140,7 @@ impl Queue {
     fn next(&self) -> Job {
         let mut q = self.lock();
         loop {
+            credentials::follow();
             let free = |r: &Region| !q.busy.iter().any(|b| std::ptr::eq(*b, r));
             if let Some(job) =
                 q.jobs.iter().position(|(r, _)| free(r)).and_then(|n| q.jobs.remove(n))
@@ -423,6 +431,7 @@ impl Mover {
                 return;
             }
             thread::sleep_us(left_us.min(WAIT_PART_US));
+            credentials::follow();
         }
     }
 

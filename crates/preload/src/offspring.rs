@@ -22,7 +22,7 @@ use crate::forks;
 use crate::link;
 use crate::locked;
 use crate::sys::sync::OnlyThread;
-use crate::sys::{crash as futex, media, memory, proc, thread};
+use crate::sys::{crash as futex, credentials, media, memory, proc, thread};
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -107,6 +107,7 @@ pub fn in_child(only: &OnlyThread) {
     crash::forget(only);
     media::forget(only);
     thread::forget(only);
+    credentials::forget(only);
     memory::forget(only);
     WAITER.store(0, Ordering::Relaxed);
     begin();

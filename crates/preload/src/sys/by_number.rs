@@ -2,10 +2,11 @@
 //! is handed to that function. `clones.rs` has `syscall` itself.
 
 use super::clones::to_kernel;
+use super::users;
 use crate::interpose::{self, around_ours, fail, is_ours};
 
 /// Their numbers.
-pub const NUMBERS: [libc::c_long; 13] = [
+pub const NUMBERS: [libc::c_long; 14] = [
     libc::SYS_close,
     libc::SYS_dup2,
     libc::SYS_dup3,
@@ -19,6 +20,7 @@ pub const NUMBERS: [libc::c_long; 13] = [
     libc::SYS_unshare,
     libc::SYS_setns,
     libc::SYS_prctl,
+    libc::SYS_capset,
 ];
 
 /// Makes the call, with the answer that `syscall` gives. What closes goes to the kernel from here:
@@ -54,6 +56,7 @@ pub unsafe extern "C" fn call(
             libc::SYS_unshare => interpose::unshare(first),
             libc::SYS_setns => interpose::setns(first, second),
             libc::SYS_prctl => interpose::prctl(first, b as _, c as _, d as _, e as _),
+            libc::SYS_capset => users::capset(a as _, b as _),
             libc::SYS_mremap => {
                 let at = interpose::mremap(a as _, b as _, c as _, d as _, e as _);
                 return at as libc::c_long;

@@ -13,6 +13,7 @@
 mod by_number;
 pub mod clones;
 pub mod crash;
+pub mod credentials;
 pub mod files;
 pub mod heap;
 pub mod inherit;
@@ -29,6 +30,7 @@ pub mod stop;
 pub mod sync;
 pub mod thread;
 pub mod uffd;
+pub mod users;
 
 /// Fresh memory for a test that gives some of it back and looks at the hole. It is far below where
 /// the kernel puts what has no address of its own, or another test's thread might map something

@@ -5,7 +5,7 @@
 //! block, its thread-local storage and the rseq area at the top of the same stack.
 
 use super::sync::OnlyThread;
-use super::{files, memory, rseq};
+use super::{credentials, files, memory, rseq};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
@@ -99,6 +99,8 @@ extern "C" fn plain_trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_plain` passes exactly such a function.
     let f = unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(arg) };
     begin();
+    // Made by the program's thread.
+    credentials::begin(credentials::given());
     f();
     end();
     std::ptr::null_mut()
@@ -106,7 +108,11 @@ extern "C" fn plain_trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
 
 /// Starts a thread named `name` (at most 15 bytes) that runs `f`. `false` if the system refuses.
 pub fn spawn(name: &std::ffi::CStr, f: impl FnOnce() + Send + 'static) -> bool {
-    let f: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(f));
+    let followed = credentials::followed();
+    let f: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(move || {
+        credentials::begin(followed);
+        f();
+    }));
     let arg = Box::into_raw(f);
     let is_up = create(name, trampoline, arg.cast(), CREATE_TRIES);
     if !is_up {
@@ -273,6 +279,17 @@ pub fn robust_head_offset() -> u64 {
         }
         offset => offset,
     }
+}
+
+/// The place of the calling thread among ours, below [`THREADS_MAX`], if it is one.
+pub fn own_place() -> Option<usize> {
+    let tid = gettid();
+    OWN_TIDS.iter().position(|t| t.load(Ordering::Relaxed) == tid)
+}
+
+/// Kernel id of our thread in that place, 0 if there is none.
+pub fn own_tid(place: usize) -> u32 {
+    OWN_TIDS[place].load(Ordering::Relaxed)
 }
 
 /// Whether thread `tid` of this process is there.

@@ -3,9 +3,9 @@
 
 use super::Shared;
 
-/// Makes a process that shares our memory and descriptors, and nothing else, and runs `entry` on the stack below `stack_top`. Its process id, or the negated errno. It is no child
-/// that the program's `wait` sees (no signal at its end), and no debugger of the program's follows
-/// it.
+/// Makes a process that shares our memory and descriptors, and nothing else, and runs `entry` on
+/// the stack below `stack_top`. Its process id, or the negated errno. It is no child that the
+/// program's `wait` sees (no signal at its end), and no debugger of the program's follows it.
 ///
 /// # Safety
 /// `entry` never returns, uses no libc and no thread-local storage, and nobody else uses the stack.

@@ -1,6 +1,7 @@
 //! The runtime's door to Linux, with the fake kernel behind it. `uffd` is the real one: its system
 //! calls end in `kernel/uffd.rs`.
 
+pub mod credentials;
 pub mod inherit;
 pub mod media;
 pub mod memory;

@@ -1,0 +1,4 @@
+//! Users are not simulated.
+
+/// The program has changed nothing.
+pub fn follow() {}
