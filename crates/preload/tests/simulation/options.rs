@@ -59,6 +59,11 @@ const KEPT: &[(u64, &str)] = &[
          had run on, and the hole it then made passed for the unmapping's",
     ),
     (
+        7_100_591,
+        "an unmapping whose range another call had grown a mapping into, whose beginning a third \
+         had cut off: what was left passed for what had stayed",
+    ),
+    (
         1_640_335,
         "without fork events, a mapping that grew in place while children were given all memory \
          again: the part it grew by stayed kept from them",
