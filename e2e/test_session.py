@@ -8,6 +8,7 @@ import pwd
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -243,6 +244,26 @@ def test_status(sandbox: Sandbox, program: Compiler) -> None:
         assert stranger.returncode == 1
         assert "no session with process 1" in stranger.stderr
     assert "no sessions" in sandbox.terrace("status").stdout
+
+
+@tiered
+def test_status_of_jobs_that_ended(sandbox: Sandbox) -> None:
+    """A program that starts a process for every job: none of them looks alive for ever."""
+    job = "import time; d = bytearray(b'job ' * (16 << 20)); time.sleep(1)"
+    jobs = f'for i in 1 2 3; do {sys.executable} -c "{job}"; done; echo ENDED; sleep 60'
+    with sandbox.start("sh", "-c", jobs) as run:
+        run.until("ENDED")
+
+        def ended() -> list[int]:
+            answer = json.loads(sandbox.terrace("status", "--json").stdout)
+            (session,) = answer["sessions"]
+            known: list[dict[str, Any]] = session["applications"]
+            assert session["ended_before"]["applications"] == 0
+            return [a["pid"] for a in known if a["has_ended"]]
+
+        wait_until("they have ended", lambda: len(ended()) == 3)
+        said = sandbox.terrace("status", str(ended()[0])).stdout
+        assert "ended after" in said, said
 
 
 @tiered

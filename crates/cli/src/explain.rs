@@ -6,7 +6,6 @@
 //! `/proc/PID` here ([`place`]).
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -182,8 +181,7 @@ fn whom_to_ask(found: &Found, pid: u32) -> Result<(u32, u32)> {
 
 /// One question, one answer.
 fn ask(socket: &Path, question: &Question) -> Result<Value> {
-    let connected = UnixStream::connect(socket);
-    let mut stream = connected
+    let mut stream = status::connect(socket)
         .with_context(|| format!("the session at {} cannot be asked", socket.display()))?;
     ensure!(trusted_peer(&stream).is_some(), "another user listens at {}", socket.display());
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -257,12 +255,14 @@ mod tests {
             supervisor_pid,
             applications: Vec::new(),
             processes: processes.to_vec(),
+            ended_before: status::EndedBefore::default(),
         };
         let me = std::process::id();
         let found = Found {
             sessions: vec![session(1, &[11]), session(2, &[21, 22]), session(3, &[])],
             silent: Vec::new(),
             unplanned: vec![40],
+            perhaps_planned: Vec::new(),
         };
         let ask = |pid| whom_to_ask(&found, pid).map_err(|e| e.to_string());
         assert_eq!(ask(22), Ok((2, 22)));

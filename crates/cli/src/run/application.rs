@@ -402,6 +402,7 @@ impl Application {
             pid: self.pid,
             command: self.command.clone(),
             started_s: self.first_seen.elapsed().as_secs_f64(),
+            has_ended: false,
             last,
             totals,
         });

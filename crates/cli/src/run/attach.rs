@@ -86,7 +86,7 @@ enum End {
 /// Connects to the runtime of process `pid` and takes its greeting.
 fn knock(pid: u32) -> Result<(UnixStream, Hello)> {
     let path = status::runtime_socket_path(pid).context("no place for the sockets of sessions")?;
-    let mut stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
+    let mut stream = status::connect(&path).map_err(|e| match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow::anyhow!(
             "process {pid} is not a running program that this user started with `terrace run`"
         ),
