@@ -147,8 +147,9 @@ impl Application {
             return Ok(());
         }
         let first = hello.window.max(1);
+        let is_successor = hello.in_force.is_some();
         for window in first.. {
-            std::thread::sleep(self.window_time(window - first, hello.in_force.is_some()));
+            std::thread::sleep(self.window_time(window - first, is_successor));
             // One that has hung up may have said why, and has ended otherwise.
             let _ = self.send(&ToRuntime::Window(window + 1));
             let report = match self.receive() {
@@ -166,6 +167,12 @@ impl Application {
             self.decisions.record(&report, &self.weighed, plan.as_ref());
             let mover_ns = self.kernel.as_ref().map_or(0, KernelTwoTier::take_cpu_ns);
             self.planner_cpu_ns += signals::thread_cpu_ns() - cpu_before + mover_ns;
+            if is_successor && window == first {
+                // Its counters have run since the program started, and its window since the last
+                // planner went: what there is to compare with, and no window of ours.
+                self.last = Some((report.clone(), self.planner_cpu_ns));
+                self.known = None;
+            }
             self.publish(&report, &plan, solve);
             self.record(&report, plan.as_ref());
             self.histories.retain(|_, h| h.1 == window);
