@@ -210,6 +210,26 @@ def test_a_successor_begins_where_it_comes_in(sandbox: Sandbox, program: Compile
         conclude(run, pid)
 
 
+def test_attach_ends_at_once_with_the_program(sandbox: Sandbox, program: Compiler) -> None:
+    """Not when its window ends, which may be a minute."""
+    with sandbox.start(program("steady")) as run:
+        pid = start_pid(run)
+        orphan(run)
+        planner = subprocess.Popen(
+            [str(terrace_binary()), "attach", "--window", "60", str(pid)],
+            env=sandbox.environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_until("it plans", lambda: "saved" in sandbox.terrace("status", str(pid)).stdout)
+        time.sleep(1)  # The short second window is over.
+        conclude(run, pid)
+        ended = time.monotonic()
+        _, said = planner.communicate(timeout=10)
+        assert planner.returncode == 0, said
+        assert time.monotonic() - ended < 1.5
+
+
 def test_waiting_costs_nothing(sandbox: Sandbox, program: Compiler) -> None:
     """A runtime without a planner sleeps: no thread of it takes processor time."""
     with sandbox.start(program("linger")) as run:
