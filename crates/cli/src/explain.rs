@@ -121,7 +121,7 @@ fn parse_address(text: &str) -> Result<u64, String> {
 
 /// Asks, and prints what is answered.
 pub fn run(args: ExplainArgs) -> Result<()> {
-    let found = status::query(None).context("cannot look for sessions")?;
+    let found = status::query_near(args.pid).context("cannot look for sessions")?;
     let (supervisor, pid) = whom_to_ask(&found, args.pid)?;
     let question = Question {
         ask: Question::ASK.into(),
@@ -129,7 +129,7 @@ pub fn run(args: ExplainArgs) -> Result<()> {
         address: args.address,
         top: usize::from(args.top),
     };
-    let socket = status::session_socket_path(supervisor)?;
+    let socket = status::places::find(args.pid, &format!("{supervisor}.sock"))?;
     let mut answer = ask(&socket, &question)?;
     if let Some(why) = answer["error"].as_str() {
         bail!("{why}");
@@ -169,6 +169,9 @@ fn whom_to_ask(found: &Found, pid: u32) -> Result<(u32, u32)> {
         );
     }
     ensure!(Path::new(&format!("/proc/{pid}")).exists(), "there is no process {pid}");
+    if let Some(why) = status::places::of_another_user(pid) {
+        bail!("{why}");
+    }
     if let Some(silent) = found.silent.first() {
         bail!(
             "no session that answers plans for process {pid}; {} does not: {}",

@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::preflight::uffd_probe::effective_ids;
 use crate::run::trusted_peer;
 
+pub mod places;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -116,10 +117,15 @@ pub struct Found {
     pub perhaps_planned: Vec<u32>,
 }
 
+/// Names the directory in which sockets are, and no others are looked for: for tests, which must
+/// not see each other's sessions.
+const ONLY_BASE: &str = "TERRACE_RUNTIME_DIR";
+
 /// The directory of this user's sockets, made if it is not there: `$XDG_RUNTIME_DIR`, else `/run`
 /// for root, else `/tmp`.
 pub fn runtime_dir() -> io::Result<PathBuf> {
-    let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let named = std::env::var_os(ONLY_BASE).or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
+    let xdg = named.map(PathBuf::from);
     let (uid, _) = effective_ids();
     // sudo may hand on the directory of the caller; root must not leave its socket there.
     let usable = |dir: &PathBuf| {
@@ -170,11 +176,6 @@ pub fn session_socket_path(pid: u32) -> io::Result<PathBuf> {
     Ok(runtime_dir()?.join(format!("{pid}.sock")))
 }
 
-/// Where the runtime of process `pid` listens for a planner when it has none.
-pub fn runtime_socket_path(pid: u32) -> io::Result<PathBuf> {
-    Ok(runtime_dir()?.join(format!("{pid}.runtime")))
-}
-
 /// Whether nobody listens on the socket at `path`. Asked with a datagram, which a listener refuses
 /// by its type, undisturbed.
 pub fn is_deserted(path: &Path) -> bool {
@@ -185,11 +186,15 @@ pub fn is_deserted(path: &Path) -> bool {
 /// Asks all sessions of this user, or only the one that `pid` names (its supervisor or one of its
 /// applications).
 pub fn query(pid: Option<u32>) -> io::Result<Found> {
-    let found = query_in(&[runtime_dir()?])?;
-    Ok(match pid {
-        Some(pid) => found.only(pid),
-        None => found,
-    })
+    match pid {
+        Some(pid) => Ok(query_near(pid)?.only(pid)),
+        None => query_in(&places::directories(None)?),
+    }
+}
+
+/// Asks all sessions of this user, also where process `pid` was told that its session is.
+pub fn query_near(pid: u32) -> io::Result<Found> {
+    query_in(&places::directories(Some(pid))?)
 }
 
 impl Found {
@@ -316,6 +321,9 @@ pub fn run(json: bool, pid: Option<u32>) -> anyhow::Result<()> {
     let nothing = found.sessions.is_empty() && found.silent.is_empty();
     let waiting = found.unplanned.len() + found.perhaps_planned.len();
     if let (Some(pid), true, 0) = (pid, nothing, waiting) {
+        if let Some(why) = places::of_another_user(pid) {
+            anyhow::bail!("{why}");
+        }
         anyhow::bail!("no session with process {pid}; `terrace status` lists all sessions");
     }
     if json {

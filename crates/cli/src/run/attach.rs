@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use terrace_core::wire::{split_message, Configure, FromRuntime, Hello, VERSION};
 
 use super::application::{tiers_of, Application};
@@ -85,11 +85,14 @@ enum End {
 
 /// Connects to the runtime of process `pid` and takes its greeting.
 fn knock(pid: u32) -> Result<(UnixStream, Hello)> {
-    let path = status::runtime_socket_path(pid).context("no place for the sockets of sessions")?;
+    let path = status::places::find(pid, &format!("{pid}.runtime"))
+        .context("no place for the sockets of sessions")?;
     let mut stream = status::connect(&path).map_err(|e| match e.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow::anyhow!(
-            "process {pid} is not a running program that this user started with `terrace run`"
-        ),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            anyhow!(status::places::of_another_user(pid).unwrap_or_else(|| format!(
+                "process {pid} is not a running program that this user started with `terrace run`"
+            )))
+        }
         _ => anyhow::Error::new(e).context(format!("cannot connect to {}", path.display())),
     })?;
     ensure!(

@@ -21,7 +21,7 @@ use super::{answer, signals};
 use crate::config::Config;
 use crate::explain::Question;
 use crate::sim::costs;
-use crate::status::{self, ApplicationStatus, SessionStatus};
+use crate::status::{self, places, ApplicationStatus, SessionStatus};
 use crate::trace::record::{Finished, Recorder};
 use crate::trace::Meta;
 
@@ -210,7 +210,7 @@ impl Shared {
 
     /// Notes where the runtime of process `pid` listens, which calls itself `own_pid`.
     pub(super) fn has_door(&self, pid: u32, own_pid: u32, of: &Arc<Decisions>) {
-        if let Ok(path) = status::runtime_socket_path(own_pid) {
+        if let Ok(path) = places::door_of(pid, own_pid) {
             self.doors().insert(pid, Door { path, of: of.clone() });
         }
     }
