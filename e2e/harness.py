@@ -270,7 +270,10 @@ class Sandbox:
         # The developer's own runtime and saved tiers must play no part.
         dropped = ("LD_PRELOAD", "TERRACE_SOCKET", "XDG_STATE_HOME")
         kept = {k: v for k, v in os.environ.items() if k not in dropped}
-        return {**kept, "XDG_RUNTIME_DIR": str(self.runtime_dir), "HOME": str(self.folder)}
+        here = str(self.runtime_dir)
+        # The second keeps `status` from looking elsewhere as well.
+        mine = {"XDG_RUNTIME_DIR": here, "TERRACE_RUNTIME_DIR": here, "HOME": str(self.folder)}
+        return {**kept, **mine}
 
     def terrace(
         self, *arguments: str | Path, timeout_s: float = 20.0

@@ -192,6 +192,44 @@ def test_attach_ends_with_the_program_and_by_ctrl_c(sandbox: Sandbox, program: C
         assert sandbox.sockets() == []
 
 
+def test_a_successor_begins_where_it_comes_in(sandbox: Sandbox, program: Compiler) -> None:
+    """What happened before it came is no window of its own, in the timeline or in a trace."""
+    with sandbox.start(program("steady")) as run:
+        pid = start_pid(run)
+        wait_until("faults", lambda: faults_from_tiers(run.windows(pid)[-1]) > 100)
+        before = run.windows(pid)[-1]
+        orphan(run)
+        with attached(sandbox, pid) as (timeline, errors):
+            wait_until("windows", lambda: len(read_timeline(timeline)) > 2)
+            first, second = read_timeline(timeline)[:2]
+            assert faults_from_tiers(first) >= faults_from_tiers(before), errors.read_text()
+            assert (first["stalled_ms"], first["terrace_cpu_ms"]) == (0, 0)
+            assert all(tier["faults"] == 0 for tier in first["tiers"])
+            grown = faults_from_tiers(second) - faults_from_tiers(first)
+            assert sum(tier["faults"] for tier in second["tiers"]) == grown
+        conclude(run, pid)
+
+
+def test_attach_ends_at_once_with_the_program(sandbox: Sandbox, program: Compiler) -> None:
+    """Not when its window ends, which may be a minute."""
+    with sandbox.start(program("steady")) as run:
+        pid = start_pid(run)
+        orphan(run)
+        planner = subprocess.Popen(
+            [str(terrace_binary()), "attach", "--window", "60", str(pid)],
+            env=sandbox.environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_until("it plans", lambda: "saved" in sandbox.terrace("status", str(pid)).stdout)
+        time.sleep(1)  # The short second window is over.
+        conclude(run, pid)
+        ended = time.monotonic()
+        _, said = planner.communicate(timeout=10)
+        assert planner.returncode == 0, said
+        assert time.monotonic() - ended < 1.5
+
+
 def test_waiting_costs_nothing(sandbox: Sandbox, program: Compiler) -> None:
     """A runtime without a planner sleeps: no thread of it takes processor time."""
     with sandbox.start(program("linger")) as run:

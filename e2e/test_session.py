@@ -8,6 +8,8 @@ import pwd
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from harness import Sandbox, is_alive, pages_in_tiers, wait_until
+from harness import HARD, Sandbox, is_alive, pages_in_tiers, terrace_binary, wait_until
 
 Compiler = Callable[..., Path]
 
@@ -243,6 +245,71 @@ def test_status(sandbox: Sandbox, program: Compiler) -> None:
         assert stranger.returncode == 1
         assert "no session with process 1" in stranger.stderr
     assert "no sessions" in sandbox.terrace("status").stdout
+
+
+@tiered
+def test_status_of_jobs_that_ended(sandbox: Sandbox) -> None:
+    """A program that starts a process for every job: none of them looks alive for ever."""
+    job = "import time; d = bytearray(b'job ' * (16 << 20)); time.sleep(1)"
+    jobs = f'for i in 1 2 3; do {sys.executable} -c "{job}"; done; echo ENDED; sleep 60'
+    with sandbox.start("sh", "-c", jobs) as run:
+        run.until("ENDED")
+
+        def ended() -> list[int]:
+            answer = json.loads(sandbox.terrace("status", "--json").stdout)
+            (session,) = answer["sessions"]
+            known: list[dict[str, Any]] = session["applications"]
+            assert session["ended_before"]["applications"] == 0
+            return [a["pid"] for a in known if a["has_ended"]]
+
+        wait_until("they have ended", lambda: len(ended()) == 3)
+        said = sandbox.terrace("status", str(ended()[0])).stdout
+        assert "ended after" in said, said
+
+
+@tiered
+def test_a_session_of_another_environment_is_found(sandbox: Sandbox, program: Compiler) -> None:
+    """Cron has no XDG_RUNTIME_DIR and a login has: each finds the other's session."""
+    here = sandbox.environment()
+    del here["TERRACE_RUNTIME_DIR"]
+    elsewhere = {**here, "XDG_RUNTIME_DIR": str(sandbox.folder)}
+    cron = {key: value for key, value in here.items() if key != "XDG_RUNTIME_DIR"}
+
+    def asked(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [terrace_binary(), *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    for theirs, ours in ((cron, here), (here, cron), (elsewhere, here)):
+        with subprocess.Popen(
+            [terrace_binary(), "run", *HARD, "--", program("linger")],
+            env=theirs,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        ) as run:
+            assert run.stdout is not None
+            pid = run.stdout.readline().split()[1]
+            try:
+
+                def is_found(ours: dict[str, str] = ours, pid: str = pid) -> bool:
+                    return f"pid {pid}" in asked(ours, "status", pid).stdout
+
+                wait_until("its session is found", is_found)
+                explained = asked(ours, "explain", pid)
+                assert explained.returncode == 0, explained.stderr
+                run.kill()
+                run.wait(10)
+                assert f"terrace attach {pid}" in asked(ours, "status", pid).stdout
+            finally:
+                run.kill()
+                os.kill(int(pid), signal.SIGKILL)
+            assert asked(ours, "status", pid).returncode == 1
 
 
 @tiered

@@ -150,7 +150,14 @@ def test_generated_traces_are_simulated_and_merged(tmp_path: Path) -> None:
         sim("--generate", kind, *size, "--out", paths[-1])
     again = tmp_path / "again"
     sim("--generate", "zipf", *size, "--out", again)
-    assert again.read_bytes() == paths[0].read_bytes()
+    before = paths[0].read_bytes()
+    assert again.read_bytes() == before
+    taken = [
+        sim("--generate", "scan", *size, "--out", again, fails=True),
+        sim("--merge", *paths, "-o", again, fails=True),
+    ]
+    assert all("exists; move it away" in said for said in taken), taken
+    assert again.read_bytes() == before, "nobody's trace is overwritten"
     merged = tmp_path / "all"
     sim("--merge", *paths, "-o", merged)
     assert "merged, 14 processes" in sim(merged, "--policy", "slowdown")

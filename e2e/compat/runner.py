@@ -136,7 +136,8 @@ class Stage:
         kept = {k: v for k, v in os.environ.items() if k not in dropped}
         run = self.folder / "run"
         run.mkdir(mode=0o700, exist_ok=True)
-        mine = {"XDG_RUNTIME_DIR": str(run), "HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
+        mine = {"XDG_RUNTIME_DIR": str(run), "TERRACE_RUNTIME_DIR": str(run)}
+        mine |= {"HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
         return {**kept, **mine, **(more or {})}
 
     def wrapped(self, command: Command, *more: str) -> list[str]:

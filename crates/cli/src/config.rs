@@ -411,11 +411,16 @@ impl ConfigArgs {
     /// Like [`Self::resolve`], with `base` in the place of the preset where the options name
     /// neither a preset nor a file.
     pub fn resolve_over(&self, base: Config) -> Result<Config, ConfigError> {
-        if self.config.is_some() || self.preset.is_some() {
+        if self.names_tiers() {
             self.resolve()
         } else {
             self.put_over(base)
         }
+    }
+
+    /// Whether the options say which tiers there are.
+    pub fn names_tiers(&self) -> bool {
+        self.config.is_some() || self.preset.is_some()
     }
 
     /// The options that are left have the last word.

@@ -6,7 +6,6 @@
 //! `/proc/PID` here ([`place`]).
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -122,7 +121,7 @@ fn parse_address(text: &str) -> Result<u64, String> {
 
 /// Asks, and prints what is answered.
 pub fn run(args: ExplainArgs) -> Result<()> {
-    let found = status::query(None).context("cannot look for sessions")?;
+    let found = status::query_near(args.pid).context("cannot look for sessions")?;
     let (supervisor, pid) = whom_to_ask(&found, args.pid)?;
     let question = Question {
         ask: Question::ASK.into(),
@@ -130,7 +129,7 @@ pub fn run(args: ExplainArgs) -> Result<()> {
         address: args.address,
         top: usize::from(args.top),
     };
-    let socket = status::session_socket_path(supervisor)?;
+    let socket = status::places::find(args.pid, &format!("{supervisor}.sock"))?;
     let mut answer = ask(&socket, &question)?;
     if let Some(why) = answer["error"].as_str() {
         bail!("{why}");
@@ -170,6 +169,9 @@ fn whom_to_ask(found: &Found, pid: u32) -> Result<(u32, u32)> {
         );
     }
     ensure!(Path::new(&format!("/proc/{pid}")).exists(), "there is no process {pid}");
+    if let Some(why) = status::places::of_another_user(pid) {
+        bail!("{why}");
+    }
     if let Some(silent) = found.silent.first() {
         bail!(
             "no session that answers plans for process {pid}; {} does not: {}",
@@ -182,8 +184,7 @@ fn whom_to_ask(found: &Found, pid: u32) -> Result<(u32, u32)> {
 
 /// One question, one answer.
 fn ask(socket: &Path, question: &Question) -> Result<Value> {
-    let connected = UnixStream::connect(socket);
-    let mut stream = connected
+    let mut stream = status::connect(socket)
         .with_context(|| format!("the session at {} cannot be asked", socket.display()))?;
     ensure!(trusted_peer(&stream).is_some(), "another user listens at {}", socket.display());
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -257,12 +258,14 @@ mod tests {
             supervisor_pid,
             applications: Vec::new(),
             processes: processes.to_vec(),
+            ended_before: status::EndedBefore::default(),
         };
         let me = std::process::id();
         let found = Found {
             sessions: vec![session(1, &[11]), session(2, &[21, 22]), session(3, &[])],
             silent: Vec::new(),
             unplanned: vec![40],
+            perhaps_planned: Vec::new(),
         };
         let ask = |pid| whom_to_ask(&found, pid).map_err(|e| e.to_string());
         assert_eq!(ask(22), Ok((2, 22)));

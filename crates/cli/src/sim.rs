@@ -97,6 +97,10 @@ pub struct SimArgs {
 
 /// Runs it; the text is for the terminal.
 pub fn run(args: SimArgs) -> Result<String> {
+    if let (true, Some(out)) = (args.generate.is_some() || args.merge, &args.out) {
+        // Before the work, and again after it (`put_new`).
+        write::refuse_taken(out).context("--out")?;
+    }
     if let (Some(kind), Some(out)) = (args.generate, &args.out) {
         ensure!(args.regions > 0 && args.windows > 0, "--regions and --windows must not be 0");
         ensure!(args.window >= 0.01 && args.window <= 86_400.0, "--window must be 0.01 to 86400");
@@ -124,7 +128,7 @@ pub fn run(args: SimArgs) -> Result<String> {
 
 fn save(trace: &mut Trace, out: &Path) -> Result<String> {
     let bytes = write::encode(&mut trace.batch, &trace.meta)?;
-    write::put(out, &bytes)?;
+    write::put_new(out, &bytes).context("--out")?;
     let rows = trace.batch.rows.len();
     Ok(format!(
         "{}: {rows} region-windows of {} processes, {} bytes, {:.1} each\n",

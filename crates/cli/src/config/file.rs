@@ -107,7 +107,16 @@ const MIB_S_MAX: i64 = 1 << 20;
 /// Reads the text of a configuration file called `file`. Tiers and media that it does not name
 /// come from `preset`.
 pub fn parse(file: &str, text: &str, preset: Preset) -> Result<Config> {
-    let source = Source { file, text };
+    parse_source(Source { file, text, opens_media: true }, preset)
+}
+
+/// Like [`parse`], for media that others have open: whether they could be opened now is not asked.
+pub fn parse_opened(file: &str, text: &str, preset: Preset) -> Result<Config> {
+    parse_source(Source { file, text, opens_media: false }, preset)
+}
+
+fn parse_source(source: Source, preset: Preset) -> Result<Config> {
+    let text = source.text;
     let document = Document::parse(text).map_err(|e| {
         let line = e.span().map_or(0, |s| source.line_at(s.start));
         source.error(line, "", format!("not valid TOML: {}", e.message().replace('\n', " ")))
@@ -239,24 +248,29 @@ fn place(section: &Section, kind: MediumKind) -> Result<Place> {
     if let Some(field) = section.get("capacity_mib") {
         place.capacity_bytes = field.integer(1, CAPACITY_MIB_MAX, "MiB")? << 20;
     }
+    let opens = section.source.opens_media;
+    let tried = |check: &dyn Fn() -> std::result::Result<(), String>| match opens {
+        true => check(),
+        false => Ok(()),
+    };
     let (key, found) = match kind {
         MediumKind::Dram | MediumKind::Emulated => return Ok(place),
         MediumKind::Numa => {
             let field = section.required("node", "add the number of the node, such as node = 1")?;
             place.node = field.small(0, 1023, "nodes of a machine")?;
-            ("node", media::check_node(place.node))
+            ("node", tried(&|| media::check_node(place.node)))
         }
         MediumKind::File => {
             let mend = "add a directory for the file, such as directory = \"/var/tmp\"";
             place.path = media::absolute(section.required("directory", mend)?.text()?);
             section.required("capacity_mib", "say how much may go there at most, in MiB")?;
-            ("directory", media::check_directory(&place.path))
+            ("directory", tried(&|| media::check_directory(&place.path)))
         }
         MediumKind::Dax => {
             let mend = "add the device or file, such as path = \"/dev/dax0.0\"";
             place.path = media::absolute(section.required("path", mend)?.text()?);
             place.is_enciphered = section.get("encrypt").map_or(Ok(true), |f| f.truth())?;
-            ("path", media::check_dax(&place.path, place.capacity_bytes))
+            ("path", tried(&|| media::check_dax(&place.path, place.capacity_bytes)))
         }
     };
     found.map(|()| place).map_err(|message| section.error(key, message))
@@ -449,6 +463,8 @@ fn run(section: Option<Section>) -> Result<RunConfig> {
 struct Source<'a> {
     file: &'a str,
     text: &'a str,
+    /// Whether it is tried if its media can be had on this machine.
+    opens_media: bool,
 }
 
 impl Source<'_> {

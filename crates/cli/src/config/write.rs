@@ -57,9 +57,10 @@ move_threads = {}
     )
 }
 
-/// Reads what [`whole`] wrote; `name` stands for the file in complaints.
+/// Reads what [`whole`] wrote; `name` stands for the file in complaints. The program has its media
+/// open, so that they need not be found where they were.
 pub fn read_whole(name: &str, text: &str) -> Result<Config, ConfigError> {
-    let mut config = file::parse(name, text, Preset::Auto)?;
+    let mut config = file::parse_opened(name, text, Preset::Auto)?;
     if let Some(preset) = text.lines().next().and_then(|l| l.strip_prefix(PRESET)) {
         preset.clone_into(&mut config.preset);
     }

@@ -27,7 +27,7 @@ pub(super) fn answer(question: &Question, shared: &Shared) -> Value {
     let Some(decisions) = shared.decisions(pid) else {
         return json!({ "error": format!("process {pid} has ended") });
     };
-    let is_published = shared.applications().contains_key(&pid);
+    let is_published = shared.applications().get(pid).is_some();
     let Some(last) = decisions.last().filter(|_| is_published) else {
         let why = format!("the first window of process {pid} is not finished yet; ask again");
         return json!({ "error": why });
@@ -54,7 +54,7 @@ impl Asked<'_> {
     /// What both answers begin with.
     fn head(&self) -> Value {
         let applications = self.shared.applications();
-        let status = applications.get(&self.question.pid);
+        let status = applications.get(self.question.pid);
         let said = |key: &str| status.map_or(Value::Null, |s| s.last[key].clone());
         let (last, config) = (self.last, self.config());
         let why = match &last.plan {

@@ -4,7 +4,7 @@
 //! what the planner wants to know, plan, send the plan, write down what happened and why.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,6 +52,11 @@ const PAGES_TO_TRUST: u64 = 2_048;
 const SERVICE_NS: f64 = 2_500.0;
 /// What taking a page down costs besides encoding it.
 const TAKE_OUT_NS: f64 = 3_000.0;
+
+/// What a runtime may say without being asked: that it gives up, and why.
+const UNASKED_BYTES_MAX: usize = 64 << 10;
+/// No timeout at all is what the kernel makes of less.
+const READ_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
 /// One application and its planner.
 pub(super) struct Application {
@@ -147,8 +152,11 @@ impl Application {
             return Ok(());
         }
         let first = hello.window.max(1);
+        let is_successor = hello.in_force.is_some();
         for window in first.. {
-            std::thread::sleep(self.window_time(window - first, hello.in_force.is_some()));
+            if self.has_hung_up_within(self.window_time(window - first, is_successor))? {
+                break;
+            }
             // One that has hung up may have said why, and has ended otherwise.
             let _ = self.send(&ToRuntime::Window(window + 1));
             let report = match self.receive() {
@@ -166,6 +174,12 @@ impl Application {
             self.decisions.record(&report, &self.weighed, plan.as_ref());
             let mover_ns = self.kernel.as_ref().map_or(0, KernelTwoTier::take_cpu_ns);
             self.planner_cpu_ns += signals::thread_cpu_ns() - cpu_before + mover_ns;
+            if is_successor && window == first {
+                // Its counters have run since the program started, and its window since the last
+                // planner went: what there is to compare with, and no window of ours.
+                self.last = Some((report.clone(), self.planner_cpu_ns));
+                self.known = None;
+            }
             self.publish(&report, &plan, solve);
             self.record(&report, plan.as_ref());
             self.histories.retain(|_, h| h.1 == window);
@@ -174,6 +188,35 @@ impl Application {
         self.decisions.finish();
         self.shared.scored(self.pid, &self.decisions, self.hindsight());
         Ok(())
+    }
+
+    /// Waits, and ends the wait when the runtime hangs up. What it may say before that is kept for
+    /// [`Self::receive`]; whether it hung up without a word.
+    fn has_hung_up_within(&mut self, wait: Duration) -> Result<bool> {
+        let end = Instant::now() + wait;
+        let outcome = loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break Ok(false);
+            }
+            if self.buffer.len() >= UNASKED_BYTES_MAX {
+                std::thread::sleep(left);
+                break Ok(false);
+            }
+            self.stream.set_read_timeout(Some(left.max(READ_TIMEOUT_MIN)))?;
+            let mut chunk = [0; 4 << 10];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => break Ok(self.buffer.is_empty()),
+                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                Err(e) => match e.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    ErrorKind::ConnectionReset => break Ok(self.buffer.is_empty()),
+                    _ => break Err(e).context("reading from its runtime"),
+                },
+            }
+        };
+        self.stream.set_read_timeout(None)?;
+        outcome
     }
 
     fn hindsight(&self) -> Value {
@@ -402,6 +445,7 @@ impl Application {
             pid: self.pid,
             command: self.command.clone(),
             started_s: self.first_seen.elapsed().as_secs_f64(),
+            has_ended: false,
             last,
             totals,
         });
@@ -561,8 +605,8 @@ impl Application {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Ok(None),
                 Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(None),
                 Err(e) => return Err(e).context("reading from its runtime"),
             }
         }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use terrace_core::wire::{split_message, Configure, FromRuntime, Hello, VERSION};
 
 use super::application::{tiers_of, Application};
@@ -85,11 +85,14 @@ enum End {
 
 /// Connects to the runtime of process `pid` and takes its greeting.
 fn knock(pid: u32) -> Result<(UnixStream, Hello)> {
-    let path = status::runtime_socket_path(pid).context("no place for the sockets of sessions")?;
-    let mut stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow::anyhow!(
-            "process {pid} is not a running program that this user started with `terrace run`"
-        ),
+    let path = status::places::find(pid, &format!("{pid}.runtime"))
+        .context("no place for the sockets of sessions")?;
+    let mut stream = status::connect(&path).map_err(|e| match e.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            anyhow!(status::places::of_another_user(pid).unwrap_or_else(|| format!(
+                "process {pid} is not a running program that this user started with `terrace run`"
+            )))
+        }
         _ => anyhow::Error::new(e).context(format!("cannot connect to {}", path.display())),
     })?;
     ensure!(
@@ -134,9 +137,13 @@ fn knock(pid: u32) -> Result<(UnixStream, Hello)> {
 /// else was built into the runtime and stays.
 fn configuration(args: &ConfigArgs, hello: &Hello, pid: u32) -> Result<Config> {
     let Some(built) = &hello.in_force else { return Ok(args.resolve()?) };
-    let mut config = match write::read_whole("the configuration of its last planner", &built.note) {
-        Ok(base) => args.resolve_over(base)?,
-        Err(_) => args.resolve()?,
+    let mut config = if args.names_tiers() {
+        args.resolve()?
+    } else {
+        let base = write::read_whole("the configuration of its last planner", &built.note);
+        args.resolve_over(base.with_context(|| {
+            format!("process {pid} has a note of its last planner that cannot be read")
+        })?)?
     };
     if tiers_of(&config) != built.tiers {
         bail!(
@@ -204,6 +211,28 @@ mod tests {
         let now = configuration(&args, &hello(&then), 9).unwrap();
         assert_eq!((now.policy.kind, now.run.window_s), (PolicyKind::Waterfall, 0.5));
         assert_eq!(now.run.move_mib_s, 7, "built into the runtime");
+    }
+
+    #[test]
+    fn a_medium_that_cannot_be_opened_again_is_no_hindrance() {
+        let folder = std::env::temp_dir().join(format!("terrace-gone-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = format!(
+            "[[medium]]\nname = \"disk\"\nkind = \"file\"\nusd_per_gib_month = 0.1\n\
+             directory = {folder:?}\ncapacity_mib = 64\n\
+             [[tier]]\npool = \"zsmalloc\"\nmedium = \"disk\"\ncodec = \"zstd\"\n"
+        );
+        let then = crate::config::file::parse("t", &text, Preset::Auto).unwrap();
+        std::fs::remove_dir(&folder).unwrap();
+        let now = configuration(&ConfigArgs::default(), &hello(&then), 9).unwrap();
+        assert_eq!(now.tiers, then.tiers);
+        let mut broken = hello(&then);
+        if let Some(built) = &mut broken.in_force {
+            built.note = "[run]\nwindow_s = -1\n".into();
+        }
+        let why = configuration(&ConfigArgs::default(), &broken, 9).unwrap_err();
+        let why = format!("{why:#}");
+        assert!(why.contains("cannot be read") && why.contains("run.window_s"), "{why}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::preflight::{self, uffd_probe};
 
 mod answer;
 mod application;
+mod applications;
 pub mod attach;
 mod cold_age;
 mod decisions;

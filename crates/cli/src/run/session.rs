@@ -15,12 +15,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::application::Application;
+use super::applications::Applications;
 use super::decisions::Decisions;
 use super::{answer, signals};
 use crate::config::Config;
 use crate::explain::Question;
 use crate::sim::costs;
-use crate::status::{self, ApplicationStatus, SessionStatus};
+use crate::status::{self, places, ApplicationStatus, SessionStatus};
 use crate::trace::record::{Finished, Recorder};
 use crate::trace::Meta;
 
@@ -43,7 +44,7 @@ pub(super) struct Shared {
     /// The trace that is recorded, if one is.
     pub recorder: Option<Recorder>,
     timeline: Option<Mutex<File>>,
-    applications: Mutex<BTreeMap<u32, ApplicationStatus>>,
+    applications: Mutex<Applications>,
     /// By process, for `terrace explain`.
     decisions: Mutex<BTreeMap<u32, Arc<Decisions>>>,
     /// Where runtimes listen, by process as we see it (theirs may have another id for themselves).
@@ -125,9 +126,7 @@ impl Session {
     /// One line about what the session saved, `None` if no application was ever tiered.
     pub(super) fn summary(&self) -> Option<String> {
         let applications = self.shared.applications();
-        let a = applications.values().filter(|a| a.last.is_object()).max_by_key(|a| {
-            a.last.get("managed_bytes").and_then(serde_json::Value::as_u64).unwrap_or(0)
-        })?;
+        let a = applications.largest()?;
         let number = |of: &serde_json::Value, key: &str| {
             of.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0)
         };
@@ -173,7 +172,7 @@ impl Drop for Session {
 }
 
 impl Shared {
-    pub(super) fn applications(&self) -> MutexGuard<'_, BTreeMap<u32, ApplicationStatus>> {
+    pub(super) fn applications(&self) -> MutexGuard<'_, Applications> {
         self.applications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -206,16 +205,12 @@ impl Shared {
         }
         all.remove(&pid);
         drop(all);
-        if let Some(application) = self.applications().get_mut(&pid) {
-            if application.last.is_object() {
-                application.last["hindsight"] = hindsight;
-            }
-        }
+        self.applications().score(pid, hindsight);
     }
 
     /// Notes where the runtime of process `pid` listens, which calls itself `own_pid`.
     pub(super) fn has_door(&self, pid: u32, own_pid: u32, of: &Arc<Decisions>) {
-        if let Ok(path) = status::runtime_socket_path(own_pid) {
+        if let Ok(path) = places::door_of(pid, own_pid) {
             self.doors().insert(pid, Door { path, of: of.clone() });
         }
     }
@@ -243,7 +238,7 @@ impl Shared {
                 eprintln!("terrace: the timeline cannot be written: {e}");
             }
         }
-        self.applications().insert(status.pid, status);
+        self.applications().publish(status);
     }
 }
 
@@ -306,6 +301,9 @@ fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
         Ok(()) => {}
         Err(e) => eprintln!("terrace: process {pid} is not tiered: {e:#}"),
     }
+    if shared.is_door_of(pid, &of) {
+        shared.applications().end(pid);
+    }
     // It removes its socket itself unless it was killed, is another user or has another root by
     // now. Its descriptors are closed one after the other.
     for _ in 0..DESERTED_LOOKS {
@@ -339,9 +337,13 @@ fn answer(mut stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
     if line.trim_end() != status::ASK {
         return writeln!(stream, "{{\"error\":\"send {}\"}}", status::ASK.replace('"', "'"));
     }
-    let applications = shared.applications().values().cloned().collect();
+    let (applications, ended_before) = {
+        let applications = shared.applications();
+        (applications.all(), applications.before())
+    };
     let processes = shared.doors().keys().copied().collect();
-    let all = SessionStatus { supervisor_pid: std::process::id(), applications, processes };
+    let supervisor_pid = std::process::id();
+    let all = SessionStatus { supervisor_pid, applications, processes, ended_before };
     serde_json::to_writer(&stream, &all)?;
     writeln!(stream)
 }

@@ -19,8 +19,26 @@ pub(super) fn render(found: &Found) -> String {
             }
             application_table(&mut out, session.supervisor_pid, application);
         }
-        if session.applications.is_empty() {
-            let _ = writeln!(out, "session {} has no application yet", session.supervisor_pid);
+        let supervisor = session.supervisor_pid;
+        let is_shown = |p: &u32| session.applications.iter().any(|a| a.pid == *p && !a.has_ended);
+        for pid in session.processes.iter().filter(|p| !is_shown(p)) {
+            let _ = writeln!(
+                out,
+                "process {pid} (session {supervisor}): its first window has not ended"
+            );
+        }
+        if session.applications.is_empty() && session.processes.is_empty() {
+            let _ = writeln!(out, "session {supervisor} has no application yet");
+        }
+        let before = &session.ended_before;
+        if before.applications > 0 {
+            let _ = writeln!(
+                out,
+                "session {supervisor}: {} more have ended; {} faults served, {} ms stalled in all",
+                before.applications,
+                number(before.totals.get("faults").unwrap_or(&Value::Null)),
+                number(before.totals.get("stalled_ms").unwrap_or(&Value::Null))
+            );
         }
     }
     for silent in &found.silent {
@@ -29,6 +47,15 @@ pub(super) fn render(found: &Found) -> String {
     for pid in &found.unplanned {
         let _ =
             writeln!(out, "process {pid} has no planner; give it one with: terrace attach {pid}");
+    }
+    let silent: Vec<String> = found.silent.iter().map(|s| s.name()).collect();
+    for pid in &found.perhaps_planned {
+        let _ = writeln!(
+            out,
+            "process {pid} is perhaps planned for by session {}, which does not answer; once that \
+             has ended: terrace attach {pid}",
+            silent.join(" or ")
+        );
     }
     if out.is_empty() {
         out.push_str("no sessions; start one with: terrace run -- CMD\n");
@@ -40,9 +67,10 @@ fn application_table(out: &mut String, supervisor_pid: u32, application: &Applic
     let last = &application.last;
     let _ = writeln!(
         out,
-        "{} (pid {}, session {supervisor_pid}, for {})",
+        "{} (pid {}, session {supervisor_pid}, {} {})",
         application.command,
         application.pid,
+        if application.has_ended { "ended after" } else { "for" },
         human_seconds(application.started_s)
     );
     if last.is_null() {
@@ -52,11 +80,9 @@ fn application_table(out: &mut String, supervisor_pid: u32, application: &Applic
     tiers(out, last);
     let _ = writeln!(
         out,
-        "  saved     {} of TCO, {} of {} a month{}",
+        "  saved     {} of TCO, {}",
         last["tco_saved"].as_f64().map_or("-".into(), |s| format!("{:.1} %", s * 100.0)),
-        money(&last["usd_saved_per_month"]),
-        money_with_saving(last),
-        if is_emulated(last) { " (emulated media count for TCO, not for money)" } else { "" }
+        money_saved(last)
     );
     let _ = writeln!(
         out,
@@ -137,11 +163,23 @@ fn faults_total(last: &Value) -> String {
     total.map_or("-".into(), |n| n.to_string())
 }
 
-/// What the memory would cost without Terrace: what it costs and what is saved.
-fn money_with_saving(last: &Value) -> String {
-    match (last["usd_per_month"].as_f64(), last["usd_saved_per_month"].as_f64()) {
-        (Some(paid), Some(saved)) => format!("{:.2} USD", paid + saved),
-        _ => "-".into(),
+/// What is saved of what the memory would cost without Terrace. What is paid counts emulated media
+/// too and what is saved in money does not; with such media the saving is that of the TCO.
+fn money_saved(last: &Value) -> String {
+    let real = &last["usd_saved_per_month"];
+    let number = |key: &str| last[key].as_f64();
+    let saved = match (is_emulated(last), number("usd_per_month"), number("tco_saved")) {
+        (false, ..) => real.as_f64(),
+        (true, Some(paid), Some(share)) if share < 1.0 => Some(paid * share / (1.0 - share)),
+        _ => None,
+    };
+    let Some((paid, saved)) = number("usd_per_month").zip(saved) else {
+        return "- of - a month".into();
+    };
+    let text = format!("{saved:.2} USD of {:.2} USD a month", paid + saved);
+    match is_emulated(last) {
+        true => format!("{text} (as if emulated media were real; without them {})", money(real)),
+        false => text,
     }
 }
 

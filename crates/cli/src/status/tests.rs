@@ -56,7 +56,7 @@ fn answer(supervisor_pid: u32) -> String {
 fn a_session_is_asked_and_shown() {
     let dir = Dir::new("one");
     let session = dir.session(4242, Some(answer(4242)));
-    let found = query_in(&dir.0).unwrap();
+    let found = query_in(std::slice::from_ref(&dir.0)).unwrap();
     assert_eq!(session.join().unwrap(), "{\"ask\":\"status\"}\n");
     assert_eq!(found.sessions[0].applications[0].totals["faults"], 42);
     let text = table::render(&found);
@@ -66,7 +66,8 @@ fn a_session_is_asked_and_shown() {
         "100.0 MiB   200.0 MiB          42",
         "4.2 us",
         "emulated",
-        "41.2 % of TCO, 0.40 USD of 1.00 USD a month",
+        "41.2 % of TCO, 0.42 USD of 1.02 USD a month (as if emulated media were real; without \
+         them 0.40 USD)",
         "12.5 ms stalled and 80 ms CPU in window 9; 42 faults",
         "analytical, tiers tierscape, alpha 0.1",
         "12 moves: budget 10 %",
@@ -85,14 +86,92 @@ fn a_session_before_its_first_window_is_shown() {
                 pid: 2,
                 command: "cmd".into(),
                 started_s: 3.0,
+                has_ended: false,
                 last: serde_json::Value::Null,
                 totals: serde_json::Value::Null,
             }],
             processes: vec![2],
+            ended_before: EndedBefore::default(),
         }],
         ..Found::default()
     };
     assert!(table::render(&found).contains("first window not finished"));
+}
+
+fn session(supervisor_pid: u32, processes: &[u32]) -> SessionStatus {
+    SessionStatus {
+        supervisor_pid,
+        applications: Vec::new(),
+        processes: processes.to_vec(),
+        ended_before: EndedBefore::default(),
+    }
+}
+
+#[test]
+fn a_process_that_has_connected_only_is_found_by_its_id() {
+    let sessions = vec![session(1, &[11, 12]), session(2, &[21])];
+    let found = Found { sessions, ..Found::default() };
+    let of_one = found.clone().only(12);
+    assert_eq!(of_one.sessions, [session(1, &[12])]);
+    assert_eq!(table::render(&of_one), "process 12 (session 1): its first window has not ended\n");
+    assert_eq!(found.clone().only(2).sessions, [session(2, &[21])]);
+    assert_eq!(found.only(13), Found::default());
+}
+
+#[test]
+fn what_has_ended_is_shown_as_such_and_the_rest_summed_up() {
+    let mut session: SessionStatus = serde_json::from_str(&answer(4242)).unwrap();
+    session.applications[0].has_ended = true;
+    for _ in 0..3 {
+        let totals = serde_json::json!({"faults": 5, "stalled_ms": 1.5, "odd": null});
+        session.ended_before.add(&totals);
+    }
+    let text = table::render(&Found { sessions: vec![session], ..Found::default() });
+    assert!(text.contains("redis-server (pid 77, session 4242, ended after 2 min)"), "{text}");
+    assert!(text.contains("3 more have ended; 15 faults served, 4.5 ms stalled"), "{text}");
+}
+
+#[test]
+fn money_is_one_pair_with_and_without_emulated_media() {
+    // As a run with 96.8 % on an emulated medium says it: what was saved in real money is less
+    // than nothing, since the runtime costs a little.
+    let mut session: SessionStatus = serde_json::from_str(&answer(1)).unwrap();
+    let mut shown = |emulated: bool| {
+        let last = &mut session.applications[0].last;
+        last["tiers"][1]["emulated"] = emulated.into();
+        last["tco_saved"] = 0.968.into();
+        last["usd_per_month"] = 0.64.into();
+        last["usd_saved_per_month"] = if emulated { (-0.18).into() } else { 19.36.into() };
+        table::render(&Found { sessions: vec![session.clone()], ..Found::default() })
+    };
+    let text = shown(true);
+    let says = "96.8 % of TCO, 19.36 USD of 20.00 USD a month (as if emulated media were real; \
+                without them -0.18 USD)";
+    assert!(text.contains(says), "{text}");
+    let text = shown(false);
+    assert!(text.contains("96.8 % of TCO, 19.36 USD of 20.00 USD a month\n"), "{text}");
+}
+
+#[test]
+fn a_silent_session_hides_no_runtime_and_takes_no_longer_than_a_second() {
+    let dir = Dir::new("silent");
+    let _alive = UnixListener::bind(dir.0.join("77.runtime")).unwrap();
+    // It accepts nobody, and as many as may wait do.
+    let socket = dir.0.join("5.sock");
+    let _stopped = UnixListener::bind(&socket).unwrap();
+    let waiting = socket.clone();
+    thread::spawn(move || {
+        let all: Vec<_> = (0..8192).map_while(|_| UnixStream::connect(&waiting).ok()).collect();
+        drop(all);
+    });
+    thread::sleep(Duration::from_millis(500));
+    let began = std::time::Instant::now();
+    let found = query_in(std::slice::from_ref(&dir.0)).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!((found.unplanned.len(), &found.perhaps_planned), (0, &vec![77]));
+    let text = table::render(&found.clone().only(77));
+    assert!(text.contains("77 is perhaps planned for by session 5, which does not"), "{text}");
+    assert!(found.silent[0].why.contains("it accepts no connection"), "{:?}", found.silent);
 }
 
 #[test]
@@ -100,7 +179,7 @@ fn a_runtime_without_a_planner_is_named_and_what_a_dead_one_left_is_removed() {
     let dir = Dir::new("unplanned");
     let _alive = UnixListener::bind(dir.0.join("77.runtime")).unwrap();
     drop(UnixListener::bind(dir.0.join("78.runtime")).unwrap());
-    let found = query_in(&dir.0).unwrap();
+    let found = query_in(std::slice::from_ref(&dir.0)).unwrap();
     assert_eq!(found.unplanned, [77]);
     assert!(!dir.0.join("78.runtime").exists());
     assert!(table::render(&found).contains("terrace attach 77"));
@@ -109,7 +188,7 @@ fn a_runtime_without_a_planner_is_named_and_what_a_dead_one_left_is_removed() {
 #[test]
 fn no_sessions_is_one_line() {
     let dir = Dir::new("none");
-    let text = table::render(&query_in(&dir.0).unwrap());
+    let text = table::render(&query_in(std::slice::from_ref(&dir.0)).unwrap());
     assert_eq!(text, "no sessions; start one with: terrace run -- CMD\n");
 }
 
@@ -119,7 +198,7 @@ fn the_socket_of_a_dead_session_is_removed() {
     let socket = dir.0.join("9.sock");
     drop(UnixListener::bind(&socket).unwrap());
     assert!(socket.exists());
-    assert_eq!(query_in(&dir.0).unwrap(), Found::default());
+    assert_eq!(query_in(std::slice::from_ref(&dir.0)).unwrap(), Found::default());
     assert!(!socket.exists());
 }
 
@@ -131,7 +210,7 @@ fn a_session_that_hangs_or_babbles_is_named_and_does_not_hide_the_others() {
         dir.session(2, Some("hello".into())),
         dir.session(3, Some(answer(3))),
     ];
-    let found = query_in(&dir.0).unwrap();
+    let found = query_in(std::slice::from_ref(&dir.0)).unwrap();
     assert_eq!(found.sessions.len(), 1);
     assert!(found.silent[0].why.contains("no answer within a second"), "{:?}", found.silent);
     assert!(found.silent[1].why.contains("not an answer of terrace"), "{:?}", found.silent);

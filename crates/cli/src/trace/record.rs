@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{anyhow, bail, Context, Result};
 use terrace_core::cost::TierCost;
 
 use super::write::{self, Batch};
@@ -43,6 +43,8 @@ struct State {
     rows: usize,
     /// Nothing is written any more: the trace is finished, or could not be written.
     is_over: bool,
+    /// It could not be written, and nobody was told yet what there is of it.
+    is_broken_off: bool,
 }
 
 /// What a finished trace is.
@@ -59,11 +61,7 @@ impl Recorder {
     pub fn start(path: &Path, meta: Meta) -> Result<Recorder> {
         let folder = partial_of(path);
         for taken in [path, &folder] {
-            ensure!(
-                !taken.exists(),
-                "--record: {} exists; move it away, or name another file",
-                taken.display()
-            );
+            write::refuse_taken(taken).map_err(|e| anyhow!("--record: {e:#}"))?;
         }
         let recovery = format!(
             "The parts of a trace whose recording has not ended, or was killed. As a whole file:\n\
@@ -82,6 +80,7 @@ impl Recorder {
             written: began,
             rows: 0,
             is_over: false,
+            is_broken_off: false,
         };
         Ok(Recorder { path: path.to_owned(), began, state: Mutex::new(state) })
     }
@@ -131,6 +130,7 @@ impl Recorder {
         if let Err(e) = self.try_part(state) {
             eprintln!("terrace: --record ends here: {e:#}");
             state.is_over = true;
+            state.is_broken_off = true;
         }
     }
 
@@ -146,28 +146,62 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends the trace and makes one file of it; `None` if there was nothing to record, or it could
-    /// not be written before and was said to.
+    /// Ends the trace and makes one file of it; `None` if there was nothing to record. Where that
+    /// cannot be done, the parts stay, and the error says how to make a file of them.
     pub fn finish(&self) -> Result<Option<Finished>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
+        if std::mem::take(&mut state.is_broken_off) {
+            bail!("it was broken off{}", self.what_is_left(state)?);
+        }
         if std::mem::replace(&mut state.is_over, true) {
             return Ok(None);
         }
+        if let Err(e) = self.complete(state) {
+            let left = self.what_is_left(state)?;
+            return Err(anyhow!("{e:#}{left}"));
+        }
         let folder = partial_of(&self.path);
-        if !state.batch.rows.is_empty() {
-            self.try_part(state)?;
-        }
-        if !state.parts.is_empty() {
-            write::join(&state.parts, &state.meta, &self.path)?;
-        }
-        for part in read::parts(&folder)?.iter().chain([&folder.join(RECOVERY_FILE)]) {
-            std::fs::remove_file(part)?;
-        }
-        std::fs::remove_dir(&folder)?;
+        remove_folder(&folder).with_context(|| format!("{} stays", folder.display()))?;
         if state.parts.is_empty() {
             return Ok(None);
         }
         Ok(Some(Finished { rows: state.rows, bytes: std::fs::metadata(&self.path)?.len() }))
     }
+
+    fn complete(&self, state: &mut State) -> Result<()> {
+        if !state.batch.rows.is_empty() {
+            self.try_part(state)?;
+        }
+        if !state.parts.is_empty() {
+            write::join(&partial_of(&self.path), &state.parts, &state.meta, &self.path)?;
+        }
+        Ok(())
+    }
+
+    /// What there is of a trace that could not be completed; without any part of it the folder is
+    /// of no use and goes.
+    fn what_is_left(&self, state: &State) -> Result<String> {
+        let folder = partial_of(&self.path);
+        if state.parts.is_empty() {
+            remove_folder(&folder).with_context(|| format!("{} stays", folder.display()))?;
+            return Ok("; no part of it was written".into());
+        }
+        Ok(format!(
+            "; {} region-windows of it are in {}, and `terrace sim --merge {} -o {}` makes a file \
+             of them",
+            state.rows,
+            folder.display(),
+            folder.display(),
+            self.path.display()
+        ))
+    }
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    for part in read::parts(folder)?.iter().chain([&folder.join(RECOVERY_FILE)]) {
+        std::fs::remove_file(part)?;
+    }
+    std::fs::remove_dir(folder)?;
+    Ok(())
 }

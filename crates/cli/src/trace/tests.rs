@@ -173,6 +173,46 @@ fn parts_are_joined_and_a_killed_recording_is_read_as_far_as_it_came() {
 }
 
 #[test]
+fn a_recording_that_broke_off_says_what_is_left_of_it() {
+    let folder = Folder::new("trace-broken-off");
+    let path = folder.0.join("trace");
+    let partial = partial_of(&path);
+    let recorder = Recorder::start(&path, meta()).expect("started");
+    let rows = || (0..record::PART_ROWS as u64).map(|index| row(7, 1, index));
+    recorder.window("a program", process(1), rows(), &costs_now());
+    // The next part cannot be written, as on a full disk.
+    std::fs::create_dir(partial.join("000001.parquet")).expect("in its place");
+    recorder.window("a program", process(1), rows(), &costs_now());
+    let why = format!("{:#}", recorder.finish().expect_err("broken off"));
+    let merge = format!("terrace sim --merge {} -o {}", partial.display(), path.display());
+    assert!(why.contains("broken off; 131072 region-windows") && why.contains(&merge), "{why}");
+    assert_eq!(recorder.finish().expect("said once"), None);
+}
+
+#[test]
+fn what_appeared_at_the_name_of_a_trace_stays() {
+    let folder = Folder::new("trace-taken");
+    let path = folder.0.join("trace");
+    let partial = partial_of(&path);
+    let theirs = [path.clone(), folder.0.join("trace.new")];
+    let recorder = Recorder::start(&path, meta()).expect("started");
+    record(&recorder, 1..4);
+    theirs.iter().for_each(|path| std::fs::write(path, "theirs").expect("written"));
+    let why = format!("{:#}", recorder.finish().expect_err("taken"));
+    assert!(why.contains("exists; move it away") && why.contains("--merge"), "{why}");
+    for path in &theirs {
+        assert_eq!(std::fs::read(path).expect("there"), b"theirs");
+    }
+    assert_eq!(read(&partial).expect("the parts").batch.rows.len(), 15);
+    assert!(!partial.join("joined.new").exists());
+    let why = format!("{:#}", write::put_new(&path, b"ours").expect_err("taken"));
+    assert!(why.contains("exists; move it away"), "{why}");
+    write::put_new(&folder.0.join("other"), b"ours").expect("free");
+    let left = std::fs::read_dir(&folder.0).expect("a folder").count();
+    assert_eq!(left, 4, "trace, trace.new, trace.partial, other");
+}
+
+#[test]
 fn nothing_recorded_leaves_nothing() {
     let folder = Folder::new("trace-nothing");
     let path = folder.0.join("trace");

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{anyhow, ensure, Context, Result};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::data_type::{DataType, FloatType, Int32Type, Int64Type};
@@ -147,33 +147,80 @@ impl<W: Write + Send> Columns<'_, W> {
     }
 }
 
-/// Writes a file so that it is there as a whole or not at all.
+/// Writes a part so that it is there as a whole or not at all.
 pub fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
-    let written = File::create(&new).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    let written = written.and_then(|()| std::fs::rename(&new, path));
+    let written = write(&new, bytes).and_then(|()| std::fs::rename(&new, path));
     if written.is_err() {
         let _ = std::fs::remove_file(&new);
     }
     written.with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// Joins whole files of one schema into one at `path`: their row groups are copied as they are, and
-/// `meta` takes the place of their metadata.
-pub fn join(parts: &[PathBuf], meta: &Meta, path: &Path) -> Result<()> {
-    ensure!(!parts.is_empty(), "there is nothing to join");
-    let schema = schema(meta.tiers.len().saturating_sub(1))?;
+/// Writes a trace so that it is there as a whole or not at all, and in nobody's place.
+pub fn put_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    refuse_taken(path)?;
+    // A name of ours alone: what is called TRACE.new may be somebody's.
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    name.push(format!(".new-{}", std::process::id()));
     let new = PathBuf::from(name);
-    let file =
-        File::create(&new).with_context(|| format!("{} cannot be written", path.display()))?;
-    let mut out = SerializedFileWriter::new(file, schema, properties(Some(meta))?)?;
+    let written = write(&new, bytes)
+        .with_context(|| format!("{} cannot be written", path.display()))
+        .and_then(|()| give_name(&new, path));
+    let _ = std::fs::remove_file(&new);
+    written
+}
+
+/// An error if there is something at `path`, if only a link to nowhere.
+pub fn refuse_taken(path: &Path) -> Result<()> {
+    ensure!(path.symlink_metadata().is_err(), taken(path));
+    Ok(())
+}
+
+fn taken(path: &Path) -> String {
+    format!("{} exists; move it away, or name another file", path.display())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Gives a whole file its name, unless that is taken. It may keep its old name as well.
+fn give_name(new: &Path, path: &Path) -> Result<()> {
+    let linked = match std::fs::hard_link(new, path) {
+        // Not every file system has hard links. The name may be taken between the two calls.
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => match path.symlink_metadata() {
+            Ok(_) => Err(ErrorKind::AlreadyExists.into()),
+            Err(_) => std::fs::rename(new, path),
+        },
+        linked => linked,
+    };
+    linked.map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => anyhow!(taken(path)),
+        _ => anyhow!(e).context(format!("{} cannot be written", path.display())),
+    })
+}
+
+/// Joins whole files of one schema, of the folder `folder`, into one at `path`, where nothing may
+/// be: their row groups are copied as they are, and `meta` takes the place of their metadata.
+pub fn join(folder: &Path, parts: &[PathBuf], meta: &Meta, path: &Path) -> Result<()> {
+    ensure!(!parts.is_empty(), "there is nothing to join");
+    // Not called .parquet, so that nobody takes it for a part.
+    let new = folder.join("joined.new");
+    let written = copy_parts(parts, meta, &new)
+        .with_context(|| format!("{} cannot be written", path.display()))
+        .and_then(|()| give_name(&new, path));
+    let _ = std::fs::remove_file(&new);
+    written
+}
+
+fn copy_parts(parts: &[PathBuf], meta: &Meta, new: &Path) -> Result<()> {
+    let schema = schema(meta.tiers.len().saturating_sub(1))?;
+    let mut out = SerializedFileWriter::new(File::create(new)?, schema, properties(Some(meta))?)?;
     for part in parts {
         let input = File::open(part).with_context(|| format!("cannot read {}", part.display()))?;
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&input)?;
@@ -194,5 +241,5 @@ pub fn join(parts: &[PathBuf], meta: &Meta, path: &Path) -> Result<()> {
         }
     }
     out.into_inner()?.sync_all()?;
-    std::fs::rename(&new, path).with_context(|| format!("{} cannot be written", path.display()))
+    Ok(())
 }
