@@ -14,6 +14,7 @@ use anyhow::{bail, Context, Result};
 use crate::config::ConfigArgs;
 use crate::doctor;
 use crate::preflight::{self, uffd_probe};
+use crate::say;
 
 mod answer;
 mod application;
@@ -74,18 +75,18 @@ pub fn run(args: RunArgs) -> Result<i32> {
         let seed = if seed == 0 { seed_of_now() } else { seed };
         config.torture(seed);
         // Said in any case: nobody shall wonder why a program is this slow.
-        eprintln!(
+        say!(
             "terrace: torture run: everything goes down within {} s and anywhere at random; \
              --torture={seed} repeats it",
             config.run.window_s
         );
     }
     if let (Some(note), false) = (&config.tiers_note, args.quiet) {
-        eprintln!("terrace: {note}");
+        say!("terrace: {note}");
     }
     let uffd = uffd_probe::userfaultfd_access();
     if uffd.is_usable() && !uffd.has(uffd_probe::FEATURE_MOVE) && !args.quiet {
-        eprintln!(
+        say!(
             "terrace: this kernel has no UFFDIO_MOVE (6.8): all threads of the program stand still \
              for about 0.5 ms for each 128 pages that go out"
         );
@@ -117,7 +118,7 @@ pub fn run(args: RunArgs) -> Result<i32> {
             Some(session)
         }
         Err(why) if args.best_effort => {
-            eprintln!("terrace: {why:#}; running {name} untiered, as --best-effort asks");
+            say!("terrace: {why:#}; running {name} untiered, as --best-effort asks");
             None
         }
         Err(why) => return Err(why),
@@ -132,11 +133,11 @@ pub fn run(args: RunArgs) -> Result<i32> {
     if let Some(session) = session {
         // A trace that cannot be finished must not hide how the program ended.
         let trace = session.end_recording().unwrap_or_else(|e| {
-            eprintln!("terrace: {e:#}");
+            say!("terrace: {e:#}");
             None
         });
         for line in [session.summary(), trace].into_iter().flatten().filter(|_| !args.quiet) {
-            eprintln!("terrace: {line}");
+            say!("terrace: {line}");
         }
     }
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))

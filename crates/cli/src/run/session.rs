@@ -19,6 +19,7 @@ use super::decisions::Decisions;
 use super::{answer, signals};
 use crate::config::Config;
 use crate::explain::Question;
+use crate::say;
 use crate::sim::costs;
 use crate::status::{self, ApplicationStatus, SessionStatus};
 use crate::trace::record::{Finished, Recorder};
@@ -240,7 +241,7 @@ impl Shared {
         if let (Some(file), true) = (&self.timeline, status.last.is_object()) {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
             if let Err(e) = writeln!(file, "{}", status.last) {
-                eprintln!("terrace: the timeline cannot be written: {e}");
+                say!("terrace: the timeline cannot be written: {e}");
             }
         }
         self.applications().insert(status.pid, status);
@@ -304,7 +305,7 @@ fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
     let of = application.decisions();
     match application.serve() {
         Ok(()) => {}
-        Err(e) => eprintln!("terrace: process {pid} is not tiered: {e:#}"),
+        Err(e) => say!("terrace: process {pid} is not tiered: {e:#}"),
     }
     // It removes its socket itself unless it was killed, is another user or has another root by
     // now. Its descriptors are closed one after the other.
