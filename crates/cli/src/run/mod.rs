@@ -92,6 +92,7 @@ pub fn run(args: RunArgs) -> Result<i32> {
         );
     }
     let name = args.command[0].clone();
+    let before = signals::hold_back();
     let mut command = Command::new(&name);
     let session = match prepare(&name) {
         Ok((program, library)) => {
@@ -126,8 +127,10 @@ pub fn run(args: RunArgs) -> Result<i32> {
     command.args(&args.command[1..]);
     // The terminal's Ctrl-C goes to the program too, which decides what it means; we end after it.
     signals::outlive_the_program();
+    before.hand_on(&mut command);
+    let early = signals::early();
     let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-    signals::forward_to(child.id());
+    before.go_on(child.id(), &early);
     let status = child.wait().context("waiting for the program")?;
     signals::forward_to(0);
     if let Some(session) = session {
