@@ -30,6 +30,7 @@ mod reason;
 mod recording;
 mod session;
 pub(crate) mod signals;
+mod timeline;
 
 pub use signals::trusted_peer;
 

@@ -4,7 +4,7 @@
 //! `PID.sock`, where `terrace status` asks. Both go away with the session.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,9 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::json;
 
 use super::application::Application;
 use super::decisions::Decisions;
+use super::timeline::{self, Timeline};
 use super::{answer, signals};
 use crate::config::Config;
 use crate::explain::Question;
@@ -43,7 +46,7 @@ pub(super) struct Shared {
     pub config: Config,
     /// The trace that is recorded, if one is.
     pub recorder: Option<Recorder>,
-    timeline: Option<Mutex<File>>,
+    timeline: Option<Mutex<Timeline>>,
     applications: Mutex<BTreeMap<u32, ApplicationStatus>>,
     /// By process, for `terrace explain`.
     decisions: Mutex<BTreeMap<u32, Arc<Decisions>>>,
@@ -74,7 +77,8 @@ impl Session {
         timeline: &Option<PathBuf>,
         record: &Option<PathBuf>,
     ) -> Result<Session> {
-        let timeline = timeline.as_ref().map(|path| open_timeline(path)).transpose()?;
+        let timeline =
+            timeline.as_ref().map(|path| timeline::open(path)).transpose()?.map(Mutex::new);
         let ask = status::session_socket_path(std::process::id())
             .context("no place for this session's socket")?;
         let link = ask.with_extension("link");
@@ -240,8 +244,8 @@ impl Shared {
     pub(super) fn publish(&self, status: ApplicationStatus) {
         if let (Some(file), true) = (&self.timeline, status.last.is_object()) {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(e) = writeln!(file, "{}", status.last) {
-                say!("terrace: the timeline cannot be written: {e}");
+            if let Some(news) = file.append(&status.last) {
+                say!("terrace: {news}");
             }
         }
         self.applications().insert(status.pid, status);
@@ -279,16 +283,6 @@ fn remove_doors_of_the_dead(folder: &Path) {
     }
 }
 
-fn open_timeline(path: &Path) -> Result<Mutex<File>> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    Ok(Mutex::new(file.with_context(|| {
-        format!(
-            "--timeline: {} cannot be written; name a file in a folder that exists",
-            path.display()
-        )
-    })?))
-}
-
 fn listen(path: &Path) -> Result<UnixListener> {
     // A socket of an earlier process with our id that was killed.
     let _ = std::fs::remove_file(path);
@@ -321,7 +315,7 @@ fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
     }
 }
 
-fn answer(mut stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
+fn answer(stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
     stream.set_read_timeout(Some(ASK_TIMEOUT))?;
     stream.set_write_timeout(Some(ASK_TIMEOUT))?;
     if signals::trusted_peer(&stream).is_none() {
@@ -333,18 +327,25 @@ fn answer(mut stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
         // Takes longer, and must not keep others waiting.
         let shared = shared.clone();
         std::thread::spawn(move || {
-            let _ = writeln!(stream, "{}", answer::answer(&question, &shared));
+            let _ = send(&stream, &answer::answer(&question, &shared));
         });
         return Ok(());
     }
     if line.trim_end() != status::ASK {
-        return writeln!(stream, "{{\"error\":\"send {}\"}}", status::ASK.replace('"', "'"));
+        let why = format!("send {}", status::ASK.replace('"', "'"));
+        return send(&stream, &json!({ "error": why }));
     }
     let applications = shared.applications().values().cloned().collect();
     let processes = shared.doors().keys().copied().collect();
     let all = SessionStatus { supervisor_pid: std::process::id(), applications, processes };
-    serde_json::to_writer(&stream, &all)?;
-    writeln!(stream)
+    send(&stream, &all)
+}
+
+/// Sends one line at once: token by token it is a thousand calls, and the caller's reads as many.
+fn send(mut stream: &UnixStream, answer: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    stream.write_all(&line)
 }
 
 #[cfg(test)]
