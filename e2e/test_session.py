@@ -129,6 +129,25 @@ def test_static_program_is_refused(sandbox: Sandbox, program: Compiler) -> None:
 
 
 @tiered
+def test_best_effort_covers_a_session_without_a_place(sandbox: Sandbox, program: Compiler) -> None:
+    """A service must start also where its runtime directory is read-only, or too deep."""
+    # Longer than the 107 bytes of a socket's path, which even root cannot have.
+    deep = sandbox.runtime_dir / ("deep" * 25)
+    deep.mkdir(mode=0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sandbox, "runtime_dir", deep)
+        line = ("--", program("exit_code"), "7")
+        answer = sandbox.terrace("run", *line)
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert answer.stderr.count("\n") == 1
+        answer = sandbox.terrace("run", "--best-effort", *line)
+        assert (answer.returncode, answer.stdout) == (7, "STARTED\n")
+        assert answer.stderr.count("\n") == 1
+        assert "untiered, as --best-effort asks" in answer.stderr
+        assert sandbox.sockets() == []
+
+
+@tiered
 def test_setuid_program_is_refused(sandbox: Sandbox, program: Compiler) -> None:
     """The loader ignores LD_PRELOAD for it, silently."""
     privileged = sandbox.folder / "privileged"

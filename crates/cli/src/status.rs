@@ -176,6 +176,11 @@ fn query_in(dir: &Path) -> io::Result<Found> {
                 found.unplanned.extend(socket.file_stem().and_then(pid));
             }
         }
+        // Where runtimes connected to a session that was killed while it began or ended.
+        let is_link = socket.extension().is_some_and(|e| e == "link");
+        if is_link && !socket.with_extension("sock").exists() && is_deserted(&socket) {
+            let _ = fs::remove_file(&socket);
+        }
         if socket.extension().is_none_or(|e| e != "sock") {
             continue;
         }

@@ -95,9 +95,12 @@ pub fn run(args: RunArgs) -> Result<i32> {
     let name = args.command[0].clone();
     let before = signals::hold_back();
     let mut command = Command::new(&name);
-    let session = match prepare(&name) {
-        Ok((program, library)) => {
-            let session = session::Session::open(config, &args.timeline, &args.record)?;
+    let opened = prepare(&name).and_then(|(program, library)| {
+        let session = session::Session::open(config, &args.timeline, &args.record)?;
+        Ok((program, library, session))
+    });
+    let session = match opened {
+        Ok((program, library, session)) => {
             let mut preload = library.into_os_string();
             if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
                 preload.push(":");

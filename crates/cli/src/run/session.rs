@@ -1,7 +1,8 @@
 //! A session: the sockets of one `terrace run` or `attach` and what it knows of its applications.
 //!
 //! Two sockets in this user's private directory: `PID.link`, where runtimes connect, and
-//! `PID.sock`, where `terrace status` asks. Both go away with the session.
+//! `PID.sock`, where `terrace status` asks. Both go away with the session; of one that was killed,
+//! the latter tells `terrace status` of the former, so it is there first.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -89,7 +90,7 @@ impl Session {
         let shared = Shared { config, recorder, timeline, applications, decisions, doors };
         let shared = Arc::new(shared);
         let session = Session { shared: shared.clone(), link, ask };
-        let (links, asks) = (listen(&session.link)?, listen(&session.ask)?);
+        let (asks, links) = (listen(&session.ask)?, listen(&session.link)?);
         let for_links = shared.clone();
         std::thread::spawn(move || {
             for stream in links.incoming().flatten() {
