@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import Sandbox, is_alive, pages_in_tiers, wait_until
+from harness import Sandbox, is_alive, pages_in_tiers, terrace_binary, wait_until
 
 Compiler = Callable[..., Path]
 
@@ -145,6 +145,27 @@ def test_best_effort_covers_a_session_without_a_place(sandbox: Sandbox, program:
         assert answer.stderr.count("\n") == 1
         assert "untiered, as --best-effort asks" in answer.stderr
         assert sandbox.sockets() == []
+
+
+@tiered
+@pytest.mark.parametrize("name", ["sp ace", "co:lon", "no library"])
+def test_a_library_that_the_loader_passes_over_is_refused(
+    sandbox: Sandbox, program: Compiler, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The loader complains and starts the program without it: untiered, and nobody would know."""
+    library = sandbox.folder / (name if name != "no library" else "text") / "libterrace.so"
+    library.parent.mkdir()
+    if name == "no library":
+        library.write_text("#!/bin/sh\n")
+    else:
+        library.symlink_to("real.so")
+        shutil.copy(terrace_binary().with_name("libterrace.so"), library.with_name("real.so"))
+    monkeypatch.setenv("TERRACE_LIB", str(library))
+    why = "it is no shared library" if name == "no library" else "LD_PRELOAD"
+    assert why in refused(sandbox, program("exit_code"))
+    doctor = sandbox.terrace("doctor")
+    assert doctor.returncode == 1
+    assert why in doctor.stdout
 
 
 @tiered
