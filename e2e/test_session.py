@@ -169,6 +169,17 @@ def test_a_library_that_the_loader_passes_over_is_refused(
 
 
 @tiered
+def test_arguments_need_not_be_text(sandbox: Sandbox, program: Compiler) -> None:
+    """Names of files are bytes; a program gets the ones it was given, and may have such a name."""
+    odd = os.fsdecode(b"odd \xff")
+    shutil.copy(program("exit_code"), sandbox.folder / odd)
+    answer = sandbox.terrace("run", "--", f"./{odd}", "7")
+    assert (answer.returncode, answer.stdout) == (7, "STARTED\n"), answer.stderr
+    answer = sandbox.terrace("run", "--", "test", "-x", odd)
+    assert answer.returncode == 0, answer.stderr
+
+
+@tiered
 def test_setuid_program_is_refused(sandbox: Sandbox, program: Compiler) -> None:
     """The loader ignores LD_PRELOAD for it, silently."""
     privileged = sandbox.folder / "privileged"

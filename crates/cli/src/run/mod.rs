@@ -5,6 +5,7 @@
 //! of its own (`application.rs`). Nothing here is on the way of a page: if this process is killed,
 //! the runtime goes on serving what it holds, and waits for another planner (`attach.rs`).
 
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Command;
@@ -66,7 +67,7 @@ pub struct RunArgs {
     quiet: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 /// Runs the program; the result is the exit code to end with.
@@ -123,6 +124,7 @@ pub fn run(args: RunArgs) -> Result<i32> {
             Some(session)
         }
         Err(why) if args.best_effort => {
+            let name = name.display();
             say!("terrace: {why:#}; running {name} untiered, as --best-effort asks");
             None
         }
@@ -133,7 +135,7 @@ pub fn run(args: RunArgs) -> Result<i32> {
     signals::outlive_the_program();
     before.hand_on(&mut command);
     let early = signals::early();
-    let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", name.display()))?;
     before.go_on(child.id(), &early);
     let status = child.wait().context("waiting for the program")?;
     signals::forward_to(0);
@@ -158,7 +160,7 @@ fn seed_of_now() -> u64 {
 }
 
 /// The program and the runtime to load into it, or why it cannot be tiered.
-fn prepare(name: &str) -> Result<(preflight::Program, PathBuf)> {
+fn prepare(name: &OsStr) -> Result<(preflight::Program, PathBuf)> {
     let program = preflight::check(name)?;
     if !uffd_probe::userfaultfd_access().is_usable() {
         bail!(
