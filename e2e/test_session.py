@@ -104,6 +104,47 @@ def test_short_programs_in_a_row(sandbox: Sandbox) -> None:
     assert "terrace:" not in answer.stderr, answer.stderr
 
 
+@tiered
+def test_a_daemon_is_named_when_terrace_ends(sandbox: Sandbox) -> None:
+    """It went on untiered without a word, and its owner believed that it saved something."""
+    script = "sleep 60 >&- 2>&- & echo $!; exit 7"
+    for options, lines in ((), 1), (("-q",), 0):
+        answer = sandbox.terrace("run", *options, "--", "sh", "-c", script)
+        pid = int(answer.stdout)
+        os.kill(pid, signal.SIGKILL)
+        assert answer.returncode == 7
+        assert answer.stderr.count("\n") == lines, answer.stderr
+        assert (f"process {pid} (sleep)" in answer.stderr) == bool(lines)
+
+
+@tiered
+def test_a_tiered_process_that_is_left_is_named(sandbox: Sandbox, program: Compiler) -> None:
+    """Its pages are served, but somebody has to plan: the line says how."""
+    stop = sandbox.folder / "stop"
+    script = f'exec 3<&0; "$0" <&3 & while [ ! -e {stop} ]; do sleep 0.1; done'
+    # On a torture run also small children are tiered.
+    with sandbox.start("sh", "-c", script, program("linger"), options=("--torture=1",)) as run:
+        pid = int(run.until("PID").split()[1])
+        stop.touch()
+        assert run.process.wait(20) == 0
+        assert f"process {pid} (linger)" in run.stderr()
+        assert f"`terrace attach {pid}`" in run.stderr()
+        os.kill(pid, signal.SIGKILL)
+
+
+@tiered
+def test_a_program_that_never_connects_is_said(sandbox: Sandbox, program: Compiler) -> None:
+    """Where something clears the environment, nothing loads the runtime."""
+    line = ("env", "-i", "/bin/sleep", "2")
+    answer = sandbox.terrace("run", "--window", "0.2", "--", *line)
+    assert answer.returncode == 0
+    assert answer.stderr.count("\n") == 1, answer.stderr
+    assert "nothing was tiered, because no process connected" in answer.stderr
+    assert sandbox.terrace("run", "-q", "--window", "0.2", "--", *line).stderr == ""
+    # What ends at once had no time for it.
+    assert sandbox.terrace("run", "--", program("exit_code")).stderr == ""
+
+
 # ---- refusals ------------------------------------------------------------------------------------
 
 

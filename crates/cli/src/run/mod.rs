@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
 
@@ -23,6 +24,7 @@ pub mod attach;
 mod cold_age;
 mod decisions;
 mod kernel_two_tier;
+mod leftover;
 mod limits;
 mod memory_limit;
 mod pageout;
@@ -137,6 +139,7 @@ pub fn run(args: RunArgs) -> Result<i32> {
     let early = signals::early();
     let mut child = command.spawn().with_context(|| format!("cannot start {}", name.display()))?;
     before.go_on(child.id(), &early);
+    let started = Instant::now();
     let status = child.wait().context("waiting for the program")?;
     signals::forward_to(0);
     if let Some(session) = session {
@@ -145,8 +148,11 @@ pub fn run(args: RunArgs) -> Result<i32> {
             say!("terrace: {e:#}");
             None
         });
-        for line in [session.summary(), trace].into_iter().flatten().filter(|_| !args.quiet) {
-            say!("terrace: {line}");
+        if !args.quiet {
+            let left = leftover::report(&session, started.elapsed());
+            for line in [session.summary(), trace].into_iter().flatten().chain(left) {
+                say!("terrace: {line}");
+            }
         }
     }
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))

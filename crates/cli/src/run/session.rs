@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub(super) struct Shared {
     decisions: Mutex<BTreeMap<u32, Arc<Decisions>>>,
     /// Where runtimes listen, by process as we see it (theirs may have another id for themselves).
     doors: Mutex<BTreeMap<u32, Door>>,
+    /// Whether it was said of a process why it is not tiered.
+    has_said_why: AtomicBool,
 }
 
 /// Where the runtime of a process listens. After an exec the process has another runtime, at the
@@ -87,7 +90,9 @@ impl Session {
         let meta = Meta::of_run(&config, &costs::nominal(&config));
         let recorder = record.as_ref().map(|path| Recorder::start(path, meta)).transpose()?;
         let decisions = Mutex::default();
-        let shared = Shared { config, recorder, timeline, applications, decisions, doors };
+        let has_said_why = AtomicBool::new(false);
+        let shared =
+            Shared { config, recorder, timeline, applications, decisions, doors, has_said_why };
         let shared = Arc::new(shared);
         let session = Session { shared: shared.clone(), link, ask };
         let (asks, links) = (listen(&session.ask)?, listen(&session.link)?);
@@ -126,6 +131,11 @@ impl Session {
     /// Where runtimes connect.
     pub(super) fn link_path(&self) -> &Path {
         &self.link
+    }
+
+    /// Whether process `pid` is planned for now.
+    pub(super) fn is_planned_for(&self, pid: u32) -> bool {
+        self.shared.doors().contains_key(&pid)
     }
 
     /// One line about what the session saved, `None` if no application was ever tiered.
@@ -181,6 +191,11 @@ impl Drop for Session {
 impl Shared {
     pub(super) fn applications(&self) -> MutexGuard<'_, BTreeMap<u32, ApplicationStatus>> {
         self.applications.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a process was tiered, or it was said why one is not.
+    pub(super) fn is_accounted_for(&self) -> bool {
+        !self.applications().is_empty() || self.has_said_why.load(Ordering::Relaxed)
     }
 
     fn doors(&self) -> MutexGuard<'_, BTreeMap<u32, Door>> {
@@ -300,7 +315,10 @@ fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
     let of = application.decisions();
     match application.serve() {
         Ok(()) => {}
-        Err(e) => say!("terrace: process {pid} is not tiered: {e:#}"),
+        Err(e) => {
+            shared.has_said_why.store(true, Ordering::Relaxed);
+            say!("terrace: process {pid} is not tiered: {e:#}");
+        }
     }
     // It removes its socket itself unless it was killed, is another user or has another root by
     // now. Its descriptors are closed one after the other.
