@@ -106,6 +106,47 @@ def test_short_programs_in_a_row(sandbox: Sandbox) -> None:
     assert "terrace:" not in answer.stderr, answer.stderr
 
 
+@tiered
+def test_a_daemon_is_named_when_terrace_ends(sandbox: Sandbox) -> None:
+    """It went on untiered without a word, and its owner believed that it saved something."""
+    script = "sleep 60 >&- 2>&- & echo $!; exit 7"
+    for options, lines in ((), 1), (("-q",), 0):
+        answer = sandbox.terrace("run", *options, "--", "sh", "-c", script)
+        pid = int(answer.stdout)
+        os.kill(pid, signal.SIGKILL)
+        assert answer.returncode == 7
+        assert answer.stderr.count("\n") == lines, answer.stderr
+        assert (f"process {pid} (sleep)" in answer.stderr) == bool(lines)
+
+
+@tiered
+def test_a_tiered_process_that_is_left_is_named(sandbox: Sandbox, program: Compiler) -> None:
+    """Its pages are served, but somebody has to plan: the line says how."""
+    stop = sandbox.folder / "stop"
+    script = f'exec 3<&0; "$0" <&3 & while [ ! -e {stop} ]; do sleep 0.1; done'
+    # On a torture run also small children are tiered.
+    with sandbox.start("sh", "-c", script, program("linger"), options=("--torture=1",)) as run:
+        pid = int(run.until("PID").split()[1])
+        stop.touch()
+        assert run.process.wait(20) == 0
+        assert f"process {pid} (linger)" in run.stderr()
+        assert f"`terrace attach {pid}`" in run.stderr()
+        os.kill(pid, signal.SIGKILL)
+
+
+@tiered
+def test_a_program_that_never_connects_is_said(sandbox: Sandbox, program: Compiler) -> None:
+    """Where something clears the environment, nothing loads the runtime."""
+    line = ("env", "-i", "/bin/sleep", "2")
+    answer = sandbox.terrace("run", "--window", "0.2", "--", *line)
+    assert answer.returncode == 0
+    assert answer.stderr.count("\n") == 1, answer.stderr
+    assert "nothing was tiered, because no process connected" in answer.stderr
+    assert sandbox.terrace("run", "-q", "--window", "0.2", "--", *line).stderr == ""
+    # What ends at once had no time for it.
+    assert sandbox.terrace("run", "--", program("exit_code")).stderr == ""
+
+
 # ---- refusals ------------------------------------------------------------------------------------
 
 
@@ -128,6 +169,57 @@ def test_static_program_is_refused(sandbox: Sandbox, program: Compiler) -> None:
     answer = sandbox.terrace("run", "--best-effort", "--", static, "7")
     assert (answer.returncode, answer.stdout) == (7, "STARTED\n")
     assert "untiered" in answer.stderr
+
+
+@tiered
+def test_best_effort_covers_a_session_without_a_place(sandbox: Sandbox, program: Compiler) -> None:
+    """A service must start also where its runtime directory is read-only, or too deep."""
+    # Longer than the 107 bytes of a socket's path, which even root cannot have.
+    deep = sandbox.runtime_dir / ("deep" * 25)
+    deep.mkdir(mode=0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sandbox, "runtime_dir", deep)
+        line = ("--", program("exit_code"), "7")
+        answer = sandbox.terrace("run", *line)
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert answer.stderr.count("\n") == 1
+        answer = sandbox.terrace("run", "--best-effort", *line)
+        assert (answer.returncode, answer.stdout) == (7, "STARTED\n")
+        assert answer.stderr.count("\n") == 1
+        assert "untiered, as --best-effort asks" in answer.stderr
+        assert sandbox.sockets() == []
+
+
+@tiered
+@pytest.mark.parametrize("name", ["sp ace", "co:lon", "no library"])
+def test_a_library_that_the_loader_passes_over_is_refused(
+    sandbox: Sandbox, program: Compiler, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The loader complains and starts the program without it: untiered, and nobody would know."""
+    library = sandbox.folder / (name if name != "no library" else "text") / "libterrace.so"
+    library.parent.mkdir()
+    if name == "no library":
+        library.write_text("#!/bin/sh\n")
+    else:
+        library.symlink_to("real.so")
+        shutil.copy(terrace_binary().with_name("libterrace.so"), library.with_name("real.so"))
+    monkeypatch.setenv("TERRACE_LIB", str(library))
+    why = "it is no shared library" if name == "no library" else "LD_PRELOAD"
+    assert why in refused(sandbox, program("exit_code"))
+    doctor = sandbox.terrace("doctor")
+    assert doctor.returncode == 1
+    assert why in doctor.stdout
+
+
+@tiered
+def test_arguments_need_not_be_text(sandbox: Sandbox, program: Compiler) -> None:
+    """Names of files are bytes; a program gets the ones it was given, and may have such a name."""
+    odd = os.fsdecode(b"odd \xff")
+    shutil.copy(program("exit_code"), sandbox.folder / odd)
+    answer = sandbox.terrace("run", "--", f"./{odd}", "7")
+    assert (answer.returncode, answer.stdout) == (7, "STARTED\n"), answer.stderr
+    answer = sandbox.terrace("run", "--", "test", "-x", odd)
+    assert answer.returncode == 0, answer.stderr
 
 
 @tiered

@@ -31,6 +31,7 @@ pub mod policy;
 pub mod preflight;
 pub mod preset;
 pub mod run;
+pub mod say;
 pub mod sim;
 pub mod status;
 pub mod tiers;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use terrace_cli::config::ConfigArgs;
-use terrace_cli::{bench, demo, doctor, explain, run, sim, status, tiers};
+use terrace_cli::{bench, demo, doctor, explain, run, say, sim, status, tiers};
 
 /// Spreads a program's memory over many tiers and keeps every part on the cheapest one that its
 /// slowdown budget allows.
@@ -79,14 +79,19 @@ enum BenchVerb {
     Work(bench::workloads::WorkArgs),
 }
 
-/// A reader that has read enough, such as `head`, is no failure of ours: no panic, no trace, and
-/// the status that a shell gives to an end by SIGPIPE.
+/// What standard output cannot take ends us without a panic's trace. A reader that has read enough,
+/// such as `head`, is no failure of ours: then not a word, and the status that a shell gives to an
+/// end by SIGPIPE.
 fn end_quietly_without_a_reader() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let said = panic.payload().downcast_ref::<String>().map_or("", String::as_str);
-        if said.starts_with("failed printing to stdout") && said.contains("Broken pipe") {
-            std::process::exit(128 + libc::SIGPIPE);
+        if let Some(why) = said.strip_prefix("failed printing to stdout: ") {
+            if why.contains("Broken pipe") {
+                std::process::exit(128 + libc::SIGPIPE);
+            }
+            say!("terrace: standard output cannot be written: {why}");
+            std::process::exit(1);
         }
         usual(panic);
     }));
@@ -126,7 +131,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code.clamp(0, 255) as u8),
         Err(e) => {
-            eprintln!("terrace: {e:#}");
+            say!("terrace: {e:#}");
             ExitCode::FAILURE
         }
     }

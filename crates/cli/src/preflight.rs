@@ -5,6 +5,7 @@
 //! ignored by the loader *silently*: a program that cannot be preloaded would run untiered and
 //! nobody would know. So each such case is a [`Refusal`] that says why and what to do instead.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -184,25 +185,25 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// Looks `command` up in `$PATH` and checks that the runtime can be preloaded into it.
-pub fn check(command: &str) -> Result<Program, Refusal> {
+pub fn check(command: impl AsRef<OsStr>) -> Result<Program, Refusal> {
     let search = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     check_in(command, &search)
 }
 
 /// [`check`] with the search path handed in.
-pub fn check_in(command: &str, search: &std::ffi::OsStr) -> Result<Program, Refusal> {
-    let path = resolve(command, search)?;
+pub fn check_in(command: impl AsRef<OsStr>, search: &OsStr) -> Result<Program, Refusal> {
+    let path = resolve(command.as_ref(), search)?;
     let (elf, loader) = inspect(&path, search, 0)?;
     Ok(Program { path, elf, loader })
 }
 
 /// The file that `execvp` would run.
-fn resolve(command: &str, search: &std::ffi::OsStr) -> Result<PathBuf, Refusal> {
-    let not_found = || Refusal::NotFound { command: command.into() };
+fn resolve(command: &OsStr, search: &OsStr) -> Result<PathBuf, Refusal> {
+    let not_found = || Refusal::NotFound { command: command.display().to_string() };
     if command.is_empty() {
         return Err(not_found());
     }
-    if command.contains('/') {
+    if command.as_bytes().contains(&b'/') {
         let path = PathBuf::from(command);
         return match path.metadata() {
             Ok(_) => Ok(path),
@@ -226,11 +227,7 @@ fn resolve(command: &str, search: &std::ffi::OsStr) -> Result<PathBuf, Refusal> 
 }
 
 /// Follows scripts to the ELF file behind them: that file and its loader.
-fn inspect(
-    path: &Path,
-    search: &std::ffi::OsStr,
-    depth: usize,
-) -> Result<(PathBuf, PathBuf), Refusal> {
+fn inspect(path: &Path, search: &OsStr, depth: usize) -> Result<(PathBuf, PathBuf), Refusal> {
     if depth > SCRIPT_DEPTH_MAX {
         return Err(Refusal::TooDeep { path: path.into() });
     }
@@ -266,7 +263,7 @@ fn inspect(
 fn inspect_script(
     script: &Path,
     head: &[u8],
-    search: &std::ffi::OsStr,
+    search: &OsStr,
     depth: usize,
 ) -> Result<(PathBuf, PathBuf), Refusal> {
     let line = head[2..].split(|b| *b == b'\n').next().unwrap_or_default();
@@ -286,7 +283,9 @@ fn inspect_script(
         .then(|| words.find(|w| !w.starts_with('-') && !w.contains('=')))
         .flatten();
     match behind_env {
-        Some(command) => resolve(command, search).and_then(|p| inspect(&p, search, depth + 1)),
+        Some(command) => {
+            resolve(OsStr::new(command), search).and_then(|p| inspect(&p, search, depth + 1))
+        }
         None => inspect(&interpreter, search, depth + 1),
     }
     .map_err(wrap)
@@ -359,7 +358,7 @@ fn elf_loader(path: &Path, file: &File) -> Result<PathBuf, Refusal> {
         let mut name = vec![0u8; usize::try_from(size).expect("at most 4,096")];
         file.read_exact_at(&mut name, offset).map_err(|_| bad("its loader path is cut short"))?;
         name.truncate(name.iter().position(|b| *b == 0).unwrap_or(name.len()));
-        return check_loader(path, PathBuf::from(std::ffi::OsStr::from_bytes(&name)));
+        return check_loader(path, PathBuf::from(OsStr::from_bytes(&name)));
     }
     Err(Refusal::Static { path: path.into() })
 }

@@ -248,6 +248,10 @@ fn query_in(directories: &[PathBuf]) -> io::Result<Found> {
                 }
                 Some("runtime") => waiting.extend(pid_of(&socket)),
                 Some("sock") => found.ask(socket),
+                // Where runtimes connected to a session that was killed while it began or ended.
+                Some("link") if !socket.with_extension("sock").exists() && is_deserted(&socket) => {
+                    let _ = fs::remove_file(&socket);
+                }
                 _ => {}
             }
         }

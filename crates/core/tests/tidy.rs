@@ -86,6 +86,19 @@ const BANNED: &[Banned] = &[
         but: &[],
     },
     Banned {
+        call: "eprintln!",
+        under: "crates/cli/src/",
+        instead:
+            "use say!, which does not end us with a program under us when a log's disk is full",
+        but: &[],
+    },
+    Banned {
+        call: "eprint!",
+        under: "crates/cli/src/",
+        instead: "use say::piece, which does not end us when standard error cannot be written",
+        but: &[],
+    },
+    Banned {
         call: "thread::Builder",
         under: "crates/preload/src/",
         instead: "use sys::thread::spawn, whose threads block all signals and use own memory",

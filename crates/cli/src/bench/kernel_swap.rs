@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, ensure, Context, Result};
 
 use crate::preflight::uffd_probe::effective_ids;
+use crate::say;
 
 mod bare;
 mod pages;
@@ -109,7 +110,7 @@ impl KernelSwap {
             file: None,
         };
         let names: Vec<String> = tiers.iter().map(KernelTier::name).collect();
-        eprintln!(
+        say!(
             "terrace: setting up the kernel's swap ({}) for the comparison, one at a time; all of \
              it is removed afterwards",
             names.join(", ")
@@ -117,7 +118,7 @@ impl KernelSwap {
         swap.set(root.join(PAGE_CLUSTER), "0")?;
         if needs_file {
             let file = spec.dir.join(format!("terrace-bench-{}.swap", std::process::id()));
-            eprintln!("terrace: swap file {} (by hand: swapoff {0} && rm {0})", file.display());
+            say!("terrace: swap file {} (by hand: swapoff {0} && rm {0})", file.display());
             swap.undo.push(Step::Remove(file.clone()));
             write_swap_file(&file, spec.swap_bytes).with_context(|| {
                 format!("{} cannot be written; free some space", file.display())
@@ -226,7 +227,7 @@ impl KernelSwap {
 impl Drop for KernelSwap {
     fn drop(&mut self) {
         for failure in self.undo.run() {
-            eprintln!("terrace: not put back: {failure}");
+            say!("terrace: not put back: {failure}");
         }
     }
 }

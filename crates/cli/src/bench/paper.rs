@@ -18,6 +18,7 @@ use super::kernel_swap::{catch_interrupts, interrupted, KernelSwap, KernelTier, 
 use crate::config::WINDOW_S_DEFAULT;
 use crate::demo::machine::Machine;
 use crate::demo::progress::Progress;
+use crate::say;
 use configurations::Configuration;
 use record::{Record, RunId, Settings};
 use subject::{Outcome, Setting};
@@ -217,7 +218,7 @@ pub fn run(args: PaperArgs) -> Result<()> {
             Err(why) if !interrupted() => {
                 configs.retain(|c| !c.needs_swap());
                 skipped.push(format!("2t-c, 2t-m, 2t-a: {why:#}"));
-                eprintln!("terrace: without the kernel's side: {why:#}");
+                say!("terrace: without the kernel's side: {why:#}");
                 None
             }
             Err(why) => return Err(why),
@@ -228,7 +229,7 @@ pub fn run(args: PaperArgs) -> Result<()> {
         let outcome = run_all(&args.out, &setting, plan, swap.as_ref(), &mut skipped);
         let put_back = swap.map_or(Ok(()), KernelSwap::remove);
         if outcome.is_err() {
-            eprintln!("terrace: the same command goes on where this stopped");
+            say!("terrace: the same command goes on where this stopped");
         }
         outcome.and(put_back)?;
     }

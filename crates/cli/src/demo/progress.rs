@@ -1,7 +1,9 @@
 //! Progress on stderr: one line that updates itself on a terminal, else a line every five seconds.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+
+use crate::say;
 
 const TERMINAL_EVERY: Duration = Duration::from_millis(250);
 const LOG_EVERY: Duration = Duration::from_secs(5);
@@ -29,21 +31,20 @@ impl Progress {
         }
         self.shown = Some(Instant::now());
         if self.terminal {
-            eprint!("\r\x1b[2K{}", text());
-            let _ = std::io::stderr().flush();
+            say::piece(format_args!("\r\x1b[2K{}", text()));
             self.open = true;
         } else {
-            eprintln!("{}", text());
+            say!("{}", text());
         }
     }
 
     /// Shows `text` on a line that stays.
     pub fn line(&mut self, text: &str) {
         if self.open {
-            eprint!("\r\x1b[2K");
+            say::piece(format_args!("\r\x1b[2K"));
             self.open = false;
         }
-        eprintln!("{text}");
+        say!("{text}");
         self.shown = None;
     }
 }
@@ -57,7 +58,7 @@ impl Default for Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.open {
-            eprint!("\r\x1b[2K");
+            say::piece(format_args!("\r\x1b[2K"));
         }
     }
 }

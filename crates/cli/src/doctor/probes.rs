@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Whether this process can use the processor's precise sampling (PEBS on Intel, IBS on AMD).
@@ -58,13 +59,15 @@ pub(super) fn address_space_max_bytes() -> Option<u64> {
 }
 
 /// The runtime library: `$TERRACE_LIB`, or `libterrace.so` beside this executable, or in
-/// `../lib/terrace/` from there.
+/// `../lib/terrace/` from there. One that the loader would not load is refused: it says so at best,
+/// and goes on without.
 pub fn find_runtime() -> anyhow::Result<PathBuf> {
     const LIBRARY: &str = "libterrace.so";
     if let Some(path) = std::env::var_os("TERRACE_LIB") {
         let path = PathBuf::from(path);
         // LD_PRELOAD takes the path from wherever the program is started, so it must be absolute.
-        return path.canonicalize().map_err(|e| {
+        let usable = path.canonicalize().map_err(Into::into).and_then(loadable);
+        return usable.map_err(|e| {
             anyhow::anyhow!(
                 "TERRACE_LIB names {}, which cannot be used: {e}; set it to the path of {LIBRARY}",
                 path.display()
@@ -76,7 +79,9 @@ pub fn find_runtime() -> anyhow::Result<PathBuf> {
     let places = [beside.join(LIBRARY), beside.join("../lib/terrace").join(LIBRARY)];
     for place in &places {
         if let Ok(path) = place.canonicalize() {
-            return Ok(path);
+            return loadable(path.clone()).map_err(|e| {
+                anyhow::anyhow!("{} cannot be used: {e}; install it elsewhere", path.display())
+            });
         }
     }
     let [first, second] = places;
@@ -85,4 +90,52 @@ pub fn find_runtime() -> anyhow::Result<PathBuf> {
         first.display(),
         second.display()
     )
+}
+
+/// `library`, if LD_PRELOAD can name it and it is a shared library.
+fn loadable(library: PathBuf) -> anyhow::Result<PathBuf> {
+    const SHARED_OBJECT: u16 = 3;
+    if library.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)) {
+        anyhow::bail!("the loader ends names in LD_PRELOAD at a space and at a colon");
+    }
+    // Identification, then e_type.
+    let mut head = [0; 18];
+    File::open(&library).and_then(|mut file| file.read_exact(&mut head)).map_err(|e| {
+        match e.kind() {
+            io::ErrorKind::UnexpectedEof => anyhow::anyhow!("it is no shared library"),
+            _ => e.into(),
+        }
+    })?;
+    let is_elf = head.starts_with(b"\x7fELF");
+    if !is_elf || u16::from_ne_bytes([head[16], head[17]]) != SHARED_OBJECT {
+        anyhow::bail!("it is no shared library");
+    }
+    Ok(library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_the_loader_would_pass_over_is_refused() {
+        let dir = std::env::temp_dir().join(format!("terrace-lib-{}", std::process::id()));
+        let shared = [b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".as_slice(), &3u16.to_ne_bytes()];
+        let program = [shared[0], &2u16.to_ne_bytes()];
+        let judge = |folder: &str, content: &[u8]| {
+            let folder = dir.join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("l.so"), content).unwrap();
+            loadable(folder.join("l.so")).map(drop).map_err(|e| e.to_string())
+        };
+        assert_eq!(judge("good", &shared.concat()), Ok(()));
+        for folder in ["a space", "a:colon"] {
+            assert!(judge(folder, &shared.concat()).unwrap_err().contains("LD_PRELOAD"));
+        }
+        for content in [&program.concat()[..], b"#!/bin/sh\necho is no library\n", b""] {
+            assert_eq!(judge("bad", content), Err("it is no shared library".into()));
+        }
+        assert!(loadable(dir.join("good")).is_err(), "a folder");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -33,6 +33,7 @@ use super::signals;
 use crate::config::{self, Config, PolicyKind};
 use crate::doctor::{self, TrackerChoice};
 use crate::policy;
+use crate::say;
 use crate::status::ApplicationStatus;
 
 /// The first windows find out what there is to follow; nothing is planned in them yet.
@@ -300,7 +301,7 @@ impl Application {
         let is_over = matches!(plan.why, Why::OverMoney { .. }) && report.window > SETTLING_WINDOWS;
         if is_over && !self.said_over {
             self.said_over = true;
-            eprintln!("terrace: process {}: {}", self.pid, plan.why);
+            say!("terrace: process {}: {}", self.pid, plan.why);
         }
         let mut moves = plan.moves.clone();
         // What is in use and in the wrong place first, hottest first, then the coldest downwards:

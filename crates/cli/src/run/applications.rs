@@ -54,6 +54,11 @@ impl Applications {
         }
     }
 
+    /// Whether there never was any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.before.applications == 0
+    }
+
     /// The application that is or was process `pid`, if it is kept.
     pub(super) fn get(&self, pid: u32) -> Option<&ApplicationStatus> {
         self.known.get(&pid)

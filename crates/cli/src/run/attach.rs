@@ -15,6 +15,7 @@ use terrace_core::wire::{split_message, Configure, FromRuntime, Hello, VERSION};
 use super::application::{tiers_of, Application};
 use super::{session, signals};
 use crate::config::{write, Config, ConfigArgs};
+use crate::say;
 use crate::status;
 
 /// A runtime that waits answers at once; one that has a planner does not answer at all.
@@ -58,11 +59,11 @@ pub fn attach(args: AttachArgs) -> Result<i32> {
     });
     let end = told.recv().context("waiting for the program")?;
     let trace = session.end_recording().unwrap_or_else(|e| {
-        eprintln!("terrace: {e:#}");
+        say!("terrace: {e:#}");
         None
     });
     for line in [session.summary(), trace].into_iter().flatten().filter(|_| !args.quiet) {
-        eprintln!("terrace: {line}");
+        say!("terrace: {line}");
     }
     match end {
         End::Program(outcome) => {
@@ -71,7 +72,7 @@ pub fn attach(args: AttachArgs) -> Result<i32> {
         }
         End::Signal(signal) => {
             if !args.quiet {
-                eprintln!("terrace: process {pid} goes on; `terrace attach {pid}` plans for it");
+                say!("terrace: process {pid} goes on; `terrace attach {pid}` plans for it");
             }
             Ok(128 + signal)
         }

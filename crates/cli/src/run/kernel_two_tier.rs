@@ -26,6 +26,7 @@ use terrace_core::wire::{Report, TierReport};
 
 use super::pageout::{stand_back, Pages, Target, Whereabouts, PAGE_BYTES, REGION_PAGES};
 use super::signals;
+use crate::say;
 
 /// Never came back from swap.
 const NEVER: u32 = u32::MAX;
@@ -208,7 +209,7 @@ impl Drop for KernelTwoTier {
         self.queue.changed.notify_one();
         let failures = self.queue.failures.load(Ordering::Relaxed);
         if failures > 0 {
-            eprintln!("terrace: {failures} page-outs were refused by the kernel");
+            say!("terrace: {failures} page-outs were refused by the kernel");
         }
     }
 }

@@ -5,15 +5,18 @@
 //! of its own (`application.rs`). Nothing here is on the way of a page: if this process is killed,
 //! the runtime goes on serving what it holds, and waits for another planner (`attach.rs`).
 
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
 
 use crate::config::ConfigArgs;
 use crate::doctor;
 use crate::preflight::{self, uffd_probe};
+use crate::say;
 
 mod answer;
 mod application;
@@ -22,6 +25,7 @@ pub mod attach;
 mod cold_age;
 mod decisions;
 mod kernel_two_tier;
+mod leftover;
 mod limits;
 mod memory_limit;
 mod pageout;
@@ -30,6 +34,7 @@ mod reason;
 mod recording;
 mod session;
 pub(crate) mod signals;
+mod timeline;
 
 pub use signals::trusted_peer;
 
@@ -65,7 +70,7 @@ pub struct RunArgs {
     quiet: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 /// Runs the program; the result is the exit code to end with.
@@ -75,27 +80,31 @@ pub fn run(args: RunArgs) -> Result<i32> {
         let seed = if seed == 0 { seed_of_now() } else { seed };
         config.torture(seed);
         // Said in any case: nobody shall wonder why a program is this slow.
-        eprintln!(
+        say!(
             "terrace: torture run: everything goes down within {} s and anywhere at random; \
              --torture={seed} repeats it",
             config.run.window_s
         );
     }
     if let (Some(note), false) = (&config.tiers_note, args.quiet) {
-        eprintln!("terrace: {note}");
+        say!("terrace: {note}");
     }
     let uffd = uffd_probe::userfaultfd_access();
     if uffd.is_usable() && !uffd.has(uffd_probe::FEATURE_MOVE) && !args.quiet {
-        eprintln!(
+        say!(
             "terrace: this kernel has no UFFDIO_MOVE (6.8): all threads of the program stand still \
              for about 0.5 ms for each 128 pages that go out"
         );
     }
     let name = args.command[0].clone();
+    let before = signals::hold_back();
     let mut command = Command::new(&name);
-    let session = match prepare(&name) {
-        Ok((program, library)) => {
-            let session = session::Session::open(config, &args.timeline, &args.record)?;
+    let opened = prepare(&name).and_then(|(program, library)| {
+        let session = session::Session::open(config, &args.timeline, &args.record)?;
+        Ok((program, library, session))
+    });
+    let session = match opened {
+        Ok((program, library, session)) => {
             let mut preload = library.into_os_string();
             if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
                 preload.push(":");
@@ -118,7 +127,8 @@ pub fn run(args: RunArgs) -> Result<i32> {
             Some(session)
         }
         Err(why) if args.best_effort => {
-            eprintln!("terrace: {why:#}; running {name} untiered, as --best-effort asks");
+            let name = name.display();
+            say!("terrace: {why:#}; running {name} untiered, as --best-effort asks");
             None
         }
         Err(why) => return Err(why),
@@ -126,18 +136,24 @@ pub fn run(args: RunArgs) -> Result<i32> {
     command.args(&args.command[1..]);
     // The terminal's Ctrl-C goes to the program too, which decides what it means; we end after it.
     signals::outlive_the_program();
-    let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-    signals::forward_to(child.id());
+    before.hand_on(&mut command);
+    let early = signals::early();
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", name.display()))?;
+    before.go_on(child.id(), &early);
+    let started = Instant::now();
     let status = child.wait().context("waiting for the program")?;
     signals::forward_to(0);
     if let Some(session) = session {
         // A trace that cannot be finished must not hide how the program ended.
         let trace = session.end_recording().unwrap_or_else(|e| {
-            eprintln!("terrace: {e:#}");
+            say!("terrace: {e:#}");
             None
         });
-        for line in [session.summary(), trace].into_iter().flatten().filter(|_| !args.quiet) {
-            eprintln!("terrace: {line}");
+        if !args.quiet {
+            let left = leftover::report(&session, started.elapsed());
+            for line in [session.summary(), trace].into_iter().flatten().chain(left) {
+                say!("terrace: {line}");
+            }
         }
     }
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
@@ -151,7 +167,7 @@ fn seed_of_now() -> u64 {
 }
 
 /// The program and the runtime to load into it, or why it cannot be tiered.
-fn prepare(name: &str) -> Result<(preflight::Program, PathBuf)> {
+fn prepare(name: &OsStr) -> Result<(preflight::Program, PathBuf)> {
     let program = preflight::check(name)?;
     if !uffd_probe::userfaultfd_access().is_usable() {
         bail!(

@@ -1,25 +1,31 @@
 //! A session: the sockets of one `terrace run` or `attach` and what it knows of its applications.
 //!
 //! Two sockets in this user's private directory: `PID.link`, where runtimes connect, and
-//! `PID.sock`, where `terrace status` asks. Both go away with the session.
+//! `PID.sock`, where `terrace status` asks. Both go away with the session; of one that was killed,
+//! the latter tells `terrace status` of the former, so it is there first.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::json;
 
 use super::application::Application;
 use super::applications::Applications;
 use super::decisions::Decisions;
+use super::timeline::{self, Timeline};
 use super::{answer, signals};
 use crate::config::Config;
 use crate::explain::Question;
+use crate::say;
 use crate::sim::costs;
 use crate::status::{self, places, ApplicationStatus, SessionStatus};
 use crate::trace::record::{Finished, Recorder};
@@ -43,12 +49,14 @@ pub(super) struct Shared {
     pub config: Config,
     /// The trace that is recorded, if one is.
     pub recorder: Option<Recorder>,
-    timeline: Option<Mutex<File>>,
+    timeline: Option<Mutex<Timeline>>,
     applications: Mutex<Applications>,
     /// By process, for `terrace explain`.
     decisions: Mutex<BTreeMap<u32, Arc<Decisions>>>,
     /// Where runtimes listen, by process as we see it (theirs may have another id for themselves).
     doors: Mutex<BTreeMap<u32, Door>>,
+    /// Whether it was said of a process why it is not tiered.
+    has_said_why: AtomicBool,
 }
 
 /// Where the runtime of a process listens. After an exec the process has another runtime, at the
@@ -74,7 +82,8 @@ impl Session {
         timeline: &Option<PathBuf>,
         record: &Option<PathBuf>,
     ) -> Result<Session> {
-        let timeline = timeline.as_ref().map(|path| open_timeline(path)).transpose()?;
+        let timeline =
+            timeline.as_ref().map(|path| timeline::open(path)).transpose()?.map(Mutex::new);
         let ask = status::session_socket_path(std::process::id())
             .context("no place for this session's socket")?;
         let link = ask.with_extension("link");
@@ -82,10 +91,12 @@ impl Session {
         let meta = Meta::of_run(&config, &costs::nominal(&config));
         let recorder = record.as_ref().map(|path| Recorder::start(path, meta)).transpose()?;
         let decisions = Mutex::default();
-        let shared = Shared { config, recorder, timeline, applications, decisions, doors };
+        let has_said_why = AtomicBool::new(false);
+        let shared =
+            Shared { config, recorder, timeline, applications, decisions, doors, has_said_why };
         let shared = Arc::new(shared);
         let session = Session { shared: shared.clone(), link, ask };
-        let (links, asks) = (listen(&session.link)?, listen(&session.ask)?);
+        let (asks, links) = (listen(&session.ask)?, listen(&session.link)?);
         let for_links = shared.clone();
         std::thread::spawn(move || {
             for stream in links.incoming().flatten() {
@@ -121,6 +132,11 @@ impl Session {
     /// Where runtimes connect.
     pub(super) fn link_path(&self) -> &Path {
         &self.link
+    }
+
+    /// Whether process `pid` is planned for now.
+    pub(super) fn is_planned_for(&self, pid: u32) -> bool {
+        self.shared.doors().contains_key(&pid)
     }
 
     /// One line about what the session saved, `None` if no application was ever tiered.
@@ -174,6 +190,11 @@ impl Drop for Session {
 impl Shared {
     pub(super) fn applications(&self) -> MutexGuard<'_, Applications> {
         self.applications.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a process was tiered, or it was said why one is not.
+    pub(super) fn is_accounted_for(&self) -> bool {
+        !self.applications().is_empty() || self.has_said_why.load(Ordering::Relaxed)
     }
 
     fn doors(&self) -> MutexGuard<'_, BTreeMap<u32, Door>> {
@@ -234,8 +255,8 @@ impl Shared {
     pub(super) fn publish(&self, status: ApplicationStatus) {
         if let (Some(file), true) = (&self.timeline, status.last.is_object()) {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(e) = writeln!(file, "{}", status.last) {
-                eprintln!("terrace: the timeline cannot be written: {e}");
+            if let Some(news) = file.append(&status.last) {
+                say!("terrace: {news}");
             }
         }
         self.applications().publish(status);
@@ -273,16 +294,6 @@ fn remove_doors_of_the_dead(folder: &Path) {
     }
 }
 
-fn open_timeline(path: &Path) -> Result<Mutex<File>> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    Ok(Mutex::new(file.with_context(|| {
-        format!(
-            "--timeline: {} cannot be written; name a file in a folder that exists",
-            path.display()
-        )
-    })?))
-}
-
 fn listen(path: &Path) -> Result<UnixListener> {
     // A socket of an earlier process with our id that was killed.
     let _ = std::fs::remove_file(path);
@@ -299,7 +310,10 @@ fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
     let of = application.decisions();
     match application.serve() {
         Ok(()) => {}
-        Err(e) => eprintln!("terrace: process {pid} is not tiered: {e:#}"),
+        Err(e) => {
+            shared.has_said_why.store(true, Ordering::Relaxed);
+            say!("terrace: process {pid} is not tiered: {e:#}");
+        }
     }
     if shared.is_door_of(pid, &of) {
         shared.applications().end(pid);
@@ -318,7 +332,7 @@ fn serve_runtime(stream: UnixStream, shared: Arc<Shared>) {
     }
 }
 
-fn answer(mut stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
+fn answer(stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
     stream.set_read_timeout(Some(ASK_TIMEOUT))?;
     stream.set_write_timeout(Some(ASK_TIMEOUT))?;
     if signals::trusted_peer(&stream).is_none() {
@@ -330,12 +344,13 @@ fn answer(mut stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
         // Takes longer, and must not keep others waiting.
         let shared = shared.clone();
         std::thread::spawn(move || {
-            let _ = writeln!(stream, "{}", answer::answer(&question, &shared));
+            let _ = send(&stream, &answer::answer(&question, &shared));
         });
         return Ok(());
     }
     if line.trim_end() != status::ASK {
-        return writeln!(stream, "{{\"error\":\"send {}\"}}", status::ASK.replace('"', "'"));
+        let why = format!("send {}", status::ASK.replace('"', "'"));
+        return send(&stream, &json!({ "error": why }));
     }
     let (applications, ended_before) = {
         let applications = shared.applications();
@@ -344,8 +359,14 @@ fn answer(mut stream: UnixStream, shared: &Arc<Shared>) -> std::io::Result<()> {
     let processes = shared.doors().keys().copied().collect();
     let supervisor_pid = std::process::id();
     let all = SessionStatus { supervisor_pid, applications, processes, ended_before };
-    serde_json::to_writer(&stream, &all)?;
-    writeln!(stream)
+    send(&stream, &all)
+}
+
+/// Sends one line at once: token by token it is a thousand calls, and the caller's reads as many.
+fn send(mut stream: &UnixStream, answer: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    stream.write_all(&line)
 }
 
 #[cfg(test)]

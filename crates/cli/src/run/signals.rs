@@ -1,9 +1,24 @@
-//! Signals while a program runs under us. The only `unsafe` of `run`: signal dispositions.
+//! Signals while a program runs under us, which starts with what it would have without us. The
+//! only `unsafe` of `run`: signal dispositions and masks.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
+static HAD_PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Rust ignores SIGPIPE before `main`, and sets it to its default in children. So what it was has
+/// to be seen before.
+#[used]
+#[link_section = ".init_array"]
+static SEE_PIPE: extern "C" fn() = {
+    extern "C" fn see() {
+        HAD_PIPE_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    }
+    see
+};
 
 extern "C" fn pass_on(signal: libc::c_int) {
     let pid = PROGRAM.load(Ordering::Relaxed);
@@ -15,10 +30,87 @@ extern "C" fn pass_on(signal: libc::c_int) {
 
 extern "C" fn ignore(_: libc::c_int) {}
 
+/// What this process was started with, as far as it is changed for us.
+pub struct Before {
+    mask: libc::sigset_t,
+    had_child_ignored: bool,
+}
+
+/// Has what would end us wait until [`Before::go_on`], when there is somebody to pass it on to.
+/// Before threads are started, which must leave these signals to this one.
+pub fn hold_back() -> Before {
+    // SAFETY: an initialised set is blocked; the mask of before is filled in by the call.
+    let mask = unsafe {
+        let mut mask = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, &ours(), &mut mask);
+        mask
+    };
+    let had_child_ignored = is_ignored(libc::SIGCHLD);
+    if had_child_ignored {
+        // The kernel would throw the program's exit status away.
+        // SAFETY: the default needs no handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    }
+    Before { mask, had_child_ignored }
+}
+
+impl Before {
+    /// Has `command` start with mask and dispositions as they were.
+    pub fn hand_on(&self, command: &mut Command) {
+        let (mask, had_child_ignored) = (self.mask, self.had_child_ignored);
+        let had_pipe_ignored = HAD_PIPE_IGNORED.load(Ordering::Relaxed);
+        // SAFETY: what runs between fork and exec only makes system calls that are safe there.
+        unsafe {
+            command.pre_exec(move || {
+                if had_child_ignored {
+                    libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                }
+                if had_pipe_ignored {
+                    libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+                }
+                libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+    }
+
+    /// Passes on what came meanwhile, and comes from now on, to the program `pid`. `early` is what
+    /// came before there was one, which so the terminal cannot have sent to it.
+    pub fn go_on(&self, pid: u32, early: &[libc::c_int]) {
+        forward_to(pid);
+        early.iter().for_each(|signal| pass_on(*signal));
+        // SAFETY: sets the mask that this thread had.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
+    }
+}
+
+/// The signals of the terminal that wait for us now.
+pub fn early() -> Vec<libc::c_int> {
+    // SAFETY: the kernel fills the set.
+    let has_come = |signal: &libc::c_int| unsafe {
+        let mut waiting: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut waiting) == 0 && libc::sigismember(&waiting, *signal) == 1
+    };
+    [libc::SIGINT, libc::SIGQUIT].into_iter().filter(has_come).collect()
+}
+
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: asks only; the kernel fills the action.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Ctrl-C and Ctrl-\ reach the program by the terminal; SIGTERM and SIGHUP sent to us are passed
-/// on. Handlers rather than "ignore", because ignoring would be inherited by the program.
+/// on. Handlers rather than "ignore", because ignoring would be inherited by the program; what is
+/// ignored already, as under nohup, stays so for both.
 pub fn outlive_the_program() {
     let set = |signal, handler: extern "C" fn(libc::c_int)| {
+        if is_ignored(signal) {
+            return;
+        }
         // SAFETY: the handlers above only load an atomic and call kill.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -53,12 +145,23 @@ pub fn wait_for_end() -> i32 {
     signal
 }
 
+/// What a signal that is ignored says, nobody wants to hear.
 fn end_signals() -> libc::sigset_t {
+    let heard = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().filter(|s| !is_ignored(*s));
+    set_of(heard)
+}
+
+/// What [`outlive_the_program`] handles.
+fn ours() -> libc::sigset_t {
+    set_of([libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP])
+}
+
+fn set_of(signals: impl IntoIterator<Item = libc::c_int>) -> libc::sigset_t {
     // SAFETY: the set is initialised before anything is added to it.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        for signal in signals {
             libc::sigaddset(&mut set, signal);
         }
         set

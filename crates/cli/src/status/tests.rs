@@ -242,3 +242,13 @@ fn the_socket_is_named_after_the_supervisor() {
     let (uid, _) = effective_ids();
     assert!(path.ends_with(format!("terrace-{uid}/31.sock")), "{}", path.display());
 }
+
+#[test]
+fn a_link_without_its_socket_goes_if_nobody_listens() {
+    let dir = Dir::new("link");
+    let link = |pid: u32| dir.0.join(format!("{pid}.link"));
+    drop(UnixListener::bind(link(31)).unwrap());
+    let _beginning = UnixListener::bind(link(32)).unwrap();
+    assert_eq!(query_in(std::slice::from_ref(&dir.0)).unwrap(), Found::default());
+    assert!(!link(31).exists() && link(32).exists());
+}

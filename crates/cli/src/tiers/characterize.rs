@@ -32,6 +32,7 @@ use crate::demo::redis::TempDir;
 use crate::machine::Machine;
 use crate::preflight::uffd_probe;
 use crate::preset;
+use crate::say;
 
 /// Tiers that would be on a frontier if they were this share faster are measured live: more than
 /// composing is wrong by.
@@ -262,7 +263,7 @@ impl CharacterizeArgs {
             let notes = saved::notes(&report.date, &report.data);
             let text = saved::text(&tiers, dram, &report.machine, &notes).context("--save")?;
             saved::save(&path, &text)?;
-            eprintln!(
+            say!(
                 "terrace: the preset auto has these {} tiers now: {}; remove {} for the built-in \
                  ones",
                 tiers.len(),

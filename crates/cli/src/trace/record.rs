@@ -15,6 +15,7 @@ use terrace_core::cost::TierCost;
 
 use super::write::{self, Batch};
 use super::{partial_of, read, Command, Meta, ProcessWindow, Row};
+use crate::say;
 
 /// Rows of a part, one row group: 15 MiB of memory while it is filled and written.
 pub const PART_ROWS: usize = write::GROUP_ROWS;
@@ -128,7 +129,7 @@ impl Recorder {
     /// Writes what there is as a part; says so if that fails.
     fn part(&self, state: &mut State) {
         if let Err(e) = self.try_part(state) {
-            eprintln!("terrace: --record ends here: {e:#}");
+            say!("terrace: --record ends here: {e:#}");
             state.is_over = true;
             state.is_broken_off = true;
         }

@@ -194,10 +194,10 @@ impl Pager {
     }
 
     /// Whether a mapping that was seen in what is said to be unmapped can have lain there all the
-    /// time, if it is registered. What grows begins before the range into which it grows, unless its
-    /// beginning was cut off since. Where registered memory was new, only the pager can have filled
-    /// it, and it has filled nothing since. And there is no growing into what goes on behind the
-    /// range.
+    /// time, if it is registered. What grows begins before the range into which it grows, unless
+    /// its beginning was cut off since. Where registered memory was new, only the pager can have
+    /// filled it, and it has filled nothing since. And there is no growing into what goes on behind
+    /// the range.
     fn can_have_stayed(&self, run: Range, mapping: Range, said: Range) -> bool {
         let goes_on = mapping.1 > said.1 && self.is_kept(said.1);
         let before = mapping.0.saturating_sub(PAGE);

@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use super::sys::{Mapping, Pinned};
 use super::PAGE_BYTES;
 use crate::preflight::uffd_probe::open_with_features;
+use crate::say;
 
 /// `_IOWR(0xaa, 0x00, struct uffdio_register)`, four u64.
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
@@ -63,7 +64,7 @@ impl Bare {
                 let filled = fill(fd.as_raw_fd(), page, &copy[from..from + PAGE_BYTES]);
                 if let Err(why) = filled {
                     // Whoever waits for the page would wait for good.
-                    eprintln!("terrace: the bare pager cannot fill a page: {why}");
+                    say!("terrace: the bare pager cannot fill a page: {why}");
                     std::process::abort();
                 }
                 if is_bell {

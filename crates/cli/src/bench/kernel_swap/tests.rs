@@ -138,7 +138,7 @@ fn kernel_swap_is_measured_and_everything_is_put_back() {
     for tier in &tiers {
         let measure = || Ok(fault_probe(&probe, &source, Mapping::page_out)?);
         let figures = swap.with(tier, measure).unwrap();
-        eprintln!("{}: {figures:?}", tier.name());
+        say!("{}: {figures:?}", tier.name());
         assert!(figures.faults > probe.pages * 9 / 10);
         assert!(figures.fault_ns_p50 > 500 && figures.fault_ns_p50 <= figures.fault_ns_p99);
         assert_eq!(figures.wrong_pages, 0);

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use super::sys;
+use crate::say;
 
 static STEPS: Mutex<Vec<Step>> = Mutex::new(Vec::new());
 /// Held for as long as something is set up: a second set-up would save the first one's settings
@@ -128,7 +129,7 @@ fn run_all() -> Vec<String> {
     let had_any = STEPS.try_lock().is_ok_and(|steps| !steps.is_empty());
     let failures = take_back_to(0);
     if had_any && failures.is_empty() {
-        eprintln!("terrace: the kernel's swap is removed, settings are as before");
+        say!("terrace: the kernel's swap is removed, settings are as before");
     }
     failures
 }

@@ -16,6 +16,7 @@ use super::{check, chosen_workloads, environment, open_folder, run_all, schedule
 use super::{Planned, SeriesArgs};
 use crate::bench::kernel_swap::catch_interrupts;
 use crate::config::{check_alpha, WINDOW_S_DEFAULT};
+use crate::say;
 use verdict::Asked;
 
 mod steady;
@@ -141,7 +142,7 @@ pub fn run(args: SlowdownArgs) -> Result<()> {
         let planned = Planned { runs: &runs, configs: &configs };
         let outcome = run_all(&args.out, &setting, planned, None, &mut skipped);
         if outcome.is_err() {
-            eprintln!("terrace: the same command goes on where this stopped");
+            say!("terrace: the same command goes on where this stopped");
         }
         outcome?;
     }

@@ -17,6 +17,7 @@ use terrace_store::{Page, PAGE_SIZE};
 
 use crate::bench::kernel_swap::catch_interrupts;
 use crate::preflight::uffd_probe::effective_ids;
+use crate::say;
 
 const CONTROL: &str = "sys/class/zram-control";
 
@@ -96,7 +97,7 @@ impl Zram {
         let number: u32 = number.trim().parse().context("zram-control names no device")?;
         *added = Some(Added { root: root.to_path_buf(), number, device: None });
         drop(added);
-        eprintln!(
+        say!(
             "terrace: added /dev/zram{number} for the comparison; it is removed afterwards (by \
              hand: echo 1 > /sys/block/zram{number}/reset; echo {number} > /{CONTROL}/hot_remove)"
         );
@@ -155,7 +156,7 @@ impl Zram {
 impl Drop for Zram {
     fn drop(&mut self) {
         if let Err(e) = remove_added() {
-            eprintln!("terrace: {e:#}");
+            say!("terrace: {e:#}");
         }
     }
 }
@@ -195,7 +196,7 @@ fn remove_on_panic() {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if let Err(e) = remove_added() {
-                eprintln!("terrace: {e:#}");
+                say!("terrace: {e:#}");
             }
             before(info);
         }));

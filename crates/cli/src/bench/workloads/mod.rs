@@ -13,6 +13,7 @@ use anyhow::{ensure, Context, Result};
 use clap::ValueEnum;
 
 use crate::demo::sys;
+use crate::say;
 use record::Recorder;
 
 mod analytics;
@@ -162,7 +163,7 @@ pub fn run(args: WorkArgs) -> Result<i32> {
         (Workload::Analytics, _) => {
             if let Some(why) = analytics::missing(&args) {
                 recorder.skipped(&why)?;
-                eprintln!("terrace: analytics is skipped: {why}");
+                say!("terrace: analytics is skipped: {why}");
                 return Ok(EXIT_SKIPPED);
             }
             analytics::run(&args, &mut recorder)?;

@@ -14,6 +14,7 @@ use serde_json::{json, Value};
 
 use super::turns::Turns;
 use crate::demo::sys;
+use crate::say;
 
 /// Ten minutes: longer is counted as that.
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
@@ -166,7 +167,7 @@ impl Recorder {
 
     /// How the load goes on, on standard error: a program that is loading is not hanging.
     pub(super) fn progress(&self, what: &str) {
-        eprintln!("[{:7.1} s] {what}", self.ready_at.elapsed().as_secs_f64());
+        say!("[{:7.1} s] {what}", self.ready_at.elapsed().as_secs_f64());
     }
 
     /// Everything is loaded and checked, in process `pid` if it is one of ours. In turns, the first
@@ -300,7 +301,7 @@ impl Recorder {
     pub(super) fn wrong(&mut self, what: impl FnOnce() -> String) {
         self.wrong += 1;
         if self.wrong <= WRONG_SHOWN {
-            eprintln!("terrace: wrong: {}", what());
+            say!("terrace: wrong: {}", what());
         }
     }
 

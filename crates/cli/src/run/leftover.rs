@@ -1,0 +1,107 @@
+//! What is still there when the program has ended, and what never came.
+//!
+//! A program that makes itself a daemon ends at once for whoever started it. We end with it, and so
+//! does all planning for what it left in the background. One whose processes never load the runtime
+//! runs as it would without us. Neither is to be seen from the program's exit status.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::session::Session;
+
+/// How long what lives may take to end with the program.
+const GRACE: Duration = Duration::from_millis(100);
+/// A process that was planned for has had its first window after this time and a quarter of one.
+const START: Duration = Duration::from_secs(1);
+/// More processes than these are only counted.
+const NAMED_MAX: usize = 8;
+
+/// What there is to say after the program has run for so long, a line each.
+pub(super) fn report(session: &Session, ran: Duration) -> Vec<String> {
+    let mut living = of_session(session.link_path());
+    if !living.is_empty() {
+        std::thread::sleep(GRACE);
+        living.retain(|pid| belongs_to(*pid, session.link_path()));
+    }
+    if living.is_empty() {
+        let shared = session.shared();
+        let first_window = Duration::from_secs_f64(shared.config.run.window_s / 4.0);
+        let should_say = ran > START + first_window && !shared.is_accounted_for();
+        let none = "nothing was tiered, because no process connected: the program may clear its \
+                    environment, start a static or setuid program, or make itself a daemon; that \
+                    one must be kept in the foreground";
+        return should_say.then(|| none.to_owned()).into_iter().collect();
+    }
+    let (tiered, untiered): (Vec<u32>, Vec<u32>) =
+        living.into_iter().partition(|pid| session.is_planned_for(*pid));
+    let mut said = Vec::new();
+    if let Some(first) = tiered.first() {
+        let them = listed(&tiered);
+        said.push(format!("still there without a planner: {them}; `terrace attach {first}` plans"));
+    }
+    if !untiered.is_empty() {
+        let them = listed(&untiered);
+        said.push(format!(
+            "still there, and not tiered: {them}; keep a program that makes itself a daemon in \
+             the foreground"
+        ));
+    }
+    said
+}
+
+/// `process 7 (redis-server), process 9 (sleep)`
+fn listed(pids: &[u32]) -> String {
+    let name = |pid: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        format!("process {pid} ({})", name.trim_end())
+    };
+    let mut all: Vec<String> = pids.iter().take(NAMED_MAX).map(name).collect();
+    if pids.len() > NAMED_MAX {
+        all.push(format!("{} more", pids.len() - NAMED_MAX));
+    }
+    all.join(", ")
+}
+
+/// The processes that were started under the session at `link`, by what their environment says.
+fn of_session(link: &Path) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut living: Vec<u32> = pids.filter(|pid| belongs_to(*pid, link)).collect();
+    living.sort_unstable();
+    living
+}
+
+/// Whether process `pid` lives and has the socket at `link` in its environment. Of one that has
+/// ended and was not waited for, there is none to read.
+fn belongs_to(pid: u32, link: &Path) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    has_socket(&environment, link)
+}
+
+fn has_socket(environment: &[u8], link: &Path) -> bool {
+    let socket = |variable: &[u8]| {
+        let value = variable.strip_prefix(b"TERRACE_SOCKET=");
+        value.is_some_and(|value| value == link.as_os_str().as_bytes())
+    };
+    environment.split(|byte| *byte == 0).any(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_whole_socket() {
+        let link = Path::new("/run/terrace-0/12.link");
+        assert!(has_socket(b"A=b\0TERRACE_SOCKET=/run/terrace-0/12.link\0C=d\0", link));
+        assert!(!has_socket(b"A=b\0TERRACE_SOCKET=/run/terrace-0/123.link\0", link));
+        assert!(!has_socket(b"", link));
+    }
+
+    #[test]
+    fn many_processes_are_counted() {
+        let pids: Vec<u32> = (0..NAMED_MAX as u32 + 3).map(|n| u32::MAX - n).collect();
+        assert!(listed(&pids).ends_with(", 3 more"));
+    }
+}
