@@ -71,6 +71,12 @@ def test_tiered_stack(nobody: Sandbox, program: Compiler) -> None:
     face_both(nobody, program("tiered_stack"))
 
 
+def test_first_numbers(sandbox: Sandbox, program: Compiler) -> None:
+    """Daemons close 0 and open a file for it: what the runtime opens must not be there."""
+    for _ in range(3):
+        face_both(sandbox, program("first_numbers"))
+
+
 @BOTH
 def test_low_numbers(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """No descriptor of ours takes a number that the program counts on, not for a moment."""

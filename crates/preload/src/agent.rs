@@ -54,6 +54,9 @@ static IS_DONE: AtomicBool = AtomicBool::new(false);
 /// How long [`stop`] waits for the agent, in steps of 1 ms.
 const STOP_STEPS: usize = 5000;
 
+/// How long the program's start may be held up by a planner that does not answer.
+const BEFORE_MAIN_NS: u64 = 1_000_000_000;
+
 /// Connects to the planner at `path` and serves it, and those that come after it. `owner` is the
 /// user that this process was started as.
 pub fn run(path: &std::path::Path, owner: u32) {
@@ -74,6 +77,17 @@ pub fn forget(_only: &OnlyThread) {
 /// Waits until the runtime is built, or will not be. `false` if neither happens in good time.
 pub fn await_start() -> bool {
     wait(|| IS_UP.load(Ordering::Acquire) || IS_DONE.load(Ordering::Acquire))
+}
+
+/// Waits for the same before the program's `main`, for a moment: until then descriptors are opened,
+/// and have low numbers before they are moved out of the way. A program that closes 0 and opens a
+/// file for it must find 0 free.
+pub fn await_start_before_main() {
+    let is_over = || IS_UP.load(Ordering::Acquire) || IS_DONE.load(Ordering::Acquire);
+    let end_ns = thread::now_ns() + BEFORE_MAIN_NS;
+    while !is_over() && thread::now_ns() < end_ns {
+        thread::sleep_us(100);
+    }
 }
 
 /// Ends the agent: its link is shut down for good, and its thread is waited for.

@@ -80,7 +80,9 @@ extern "C" fn start() {
     } else {
         // A copy: programs write over their environment.
         let to_agent = path.to_path_buf();
-        sys::thread::spawn(c"terrace-agent", move || agent::run(&to_agent, owner));
+        if sys::thread::spawn(c"terrace-agent", move || agent::run(&to_agent, owner)) {
+            agent::await_start_before_main();
+        }
     }
     // Behind that thread, for which the program's allocator had to be ready: libc calls handlers
     // in the order of their registration, so that in a child an allocator has made its locks anew
