@@ -195,9 +195,9 @@ impl Pager {
 
     /// Whether a mapping that was seen in what is said to be unmapped can have lain there all the
     /// time, if it is registered. What grows begins before the range into which it grows, unless
-    /// its beginning, from before that range on, was cut off since. Where registered memory was new, only the pager can have
-    /// filled it, and it has filled nothing since. And there is no growing into what goes on behind
-    /// the range.
+    /// its beginning, from before that range on, was cut off since. Where registered memory was
+    /// new, only the pager can have filled it, and it has filled nothing since. And there is no
+    /// growing into what goes on behind the range.
     fn can_have_stayed(&self, run: Range, mapping: Range, said: Range) -> bool {
         let goes_on = mapping.1 > said.1 && self.is_kept(said.1);
         let goes_away = |page| self.queue.unmaps(page) || self.queue.moves_on(page);
