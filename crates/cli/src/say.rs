@@ -1,12 +1,13 @@
 //! What is said on standard error, where no failure may be one of ours.
 //!
-//! The log that our lines go to may be on a full disk, its reader or its terminal may be gone.
-//! `say!` panics then, and takes a program's planner and its exit status with it.
+//! The log that our lines go to may be on a full disk, its reader or its terminal may be gone. The
+//! standard library's macros for this panic then, and would take a program's planner and its exit
+//! status with them.
 
 use std::fmt;
 use std::io::Write;
 
-/// Says a line on standard error if it can be said. Like `say!`, but for that.
+/// Says a line on standard error, formatted as by `format!`, if it can be said.
 #[macro_export]
 macro_rules! say {
     ($($text:tt)*) => {
