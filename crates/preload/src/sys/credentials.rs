@@ -72,7 +72,7 @@ pub unsafe fn change(
     arguments: [libc::c_long; 3],
     real: impl FnOnce() -> libc::c_int,
 ) -> libc::c_int {
-    if thread::own_count() == 0 || !is_apart() || thread::is_threaded() {
+    if thread::stacks().next().is_none() || !is_apart() || !thread::program_has_one() {
         return real();
     }
     let [a, b, c] = arguments;

@@ -307,6 +307,24 @@ pub fn is_threaded() -> bool {
     all.is_none_or(|all| all > ours + 1)
 }
 
+/// Whether the program has one thread, ours aside: by libc's count, which knows one of ours from
+/// its making on, and before it has begun. It may be a moment late, and is waited for.
+pub fn program_has_one() -> bool {
+    let has_one = || match count() {
+        Some(count) => count.load(Ordering::Relaxed) <= 1,
+        None => !is_threaded(),
+    };
+    (0..COUNT_TRIES).any(|_| {
+        has_one() || {
+            sleep_us(1000);
+            false
+        }
+    })
+}
+
+/// Looks at that count, a millisecond apart.
+const COUNT_TRIES: u32 = 30;
+
 /// First addresses of the stacks of all runtime threads.
 pub fn stacks() -> impl Iterator<Item = u64> {
     STACKS.iter().map(|s| s.load(Ordering::Relaxed)).filter(|&s| s != 0)
