@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 
 import pytest
 
@@ -209,6 +210,13 @@ def test_another_user_from_the_start(sandbox: Sandbox) -> None:
     for _ in range(10):
         done = sandbox.terrace("run", "--", *told)
         assert done.returncode == 0, done.stderr
+    # In a child, where a thread of the runtime's only waits: it goes, and nobody waits for it.
+    start = time.monotonic()
+    done = sandbox.terrace(
+        "run", "--", "sh", "-c", f"{' '.join(told)} && {' '.join(told)}; exit $?"
+    )
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < 3, "six changes of the user took a second each"
 
 
 @pytest.mark.parametrize("how", ["thread", "strict", "all", "errno", "kill_thread"])

@@ -93,10 +93,8 @@ def test_a_file_too_small(sandbox: Sandbox, program: Compiler) -> None:
         assert faults_from_tiers(last) > 0
 
 
-def ends_with_one_line(
-    sandbox: Sandbox, command: list[str | Path], last: str, *reasons: str
-) -> None:
-    """The program says `last`, then meets a page that is lost, and is ended with a reason."""
+def ends_with_one_line(sandbox: Sandbox, command: list[str | Path], last: str, why: str) -> None:
+    """The program says `last`, then meets a page that is lost, and is ended with that reason."""
     with sandbox.start(*command, options=file_options(sandbox)) as run:
         status = run.conclude()
         report = f"{status}: {run.lines}\n{run.stderr()}"
@@ -104,15 +102,13 @@ def ends_with_one_line(
         assert status == 128 + signal.SIGABRT, report
         said = [line for line in run.stderr().splitlines() if "the stored copy of page" in line]
         assert len(said) == 1, report
-        assert any(f"{why}; ending the program" in said[0] for why in reasons), report
+        assert f"{why}; ending the program" in said[0], report
 
 
 def test_a_file_that_cannot_be_read(sandbox: Sandbox, program: Compiler) -> None:
     """Tried again, then the program ends with one line; never with wrong bytes."""
     why = "could not be read from its medium, tried again and again"
-    # A move that was under way writes behind the cut, and what lies before that reads as zeros.
-    zeros = "does not match its checksum"
-    ends_with_one_line(sandbox, [program("lose_file")], "CLOSED", why, zeros)
+    ends_with_one_line(sandbox, [program("lose_file")], "CLOSED", why)
     assert (sandbox.folder / "own").stat().st_size == 0, "the program's own file was written"
 
 
@@ -180,11 +176,11 @@ def test_a_full_filesystem(
     folder = small_filesystem(kind, mib)
     medium = f'kind = "file"\ndirectory = "{folder}"\ncapacity_mib = 256'
     options = options_for(sandbox, medium)
-    with sandbox.start(program("overflow"), "1000", options=options) as run:
+    # Often enough for as many refusals on a machine that does other things beside.
+    with sandbox.start(program("overflow"), "1000", "12", options=options) as run:
         assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
         tiers = run.windows()[-1]["tiers"][1:]
-        # (Thousands, but beside other tests there is not the time for as many.)
-        assert sum(t["refused"]["pool_full"] for t in tiers) > 200, tiers
+        assert sum(t["refused"]["pool_full"] for t in tiers) > 1000, tiers
         assert faults_from_tiers(run.windows()[-1]) > 1000, tiers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -487,3 +488,29 @@ def test_tiers_list(sandbox: Sandbox, preset: str, tiers: int) -> None:
     for tier in listed:
         assert tier["name"] in table.stdout
     assert any(tier["emulated"] for tier in listed) == (preset == "tierscape")
+
+
+def test_a_session_that_accepts_nobody(sandbox: Sandbox) -> None:
+    """It hides no runtime, and `status` does not wait for it as its other callers do."""
+    folder = sandbox.runtime_dir / f"terrace-{os.geteuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.ExitStack() as open_sockets:
+
+        def unix_socket() -> socket.socket:
+            return open_sockets.enter_context(socket.socket(socket.AF_UNIX))
+
+        alive, stopped = unix_socket(), unix_socket()
+        alive.bind(str(folder / "77.runtime"))
+        alive.listen()
+        stopped.bind(str(folder / "5.sock"))
+        stopped.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                caller = unix_socket()
+                caller.settimeout(0)
+                caller.connect(str(folder / "5.sock"))
+        start = time.monotonic()
+        done = sandbox.terrace("status")
+        assert time.monotonic() - start < 4
+        assert "77 is perhaps planned for by session 5, which does not" in done.stdout, done
+        assert "it accepts no connection" in done.stdout + done.stderr, done

@@ -1,32 +1,23 @@
 /* System calls past libc's functions: by syscall(2). A guard empties what is in tiers; a forked child's
  * mapping in parts is resized as one, by a thread that is to be cancelled at the next point for that. */
-#include "hazard.h"
+#include "parted.h"
 
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
 #define MADV_GUARD_REMOVE 103
 #endif
 
-enum { FULL = 12, EMPTY = 8 }; /* MiB: content, nothing, content */
-enum { BYTES = (2 * FULL + EMPTY) * (1 << 20), MORE = BYTES + (8 << 20) };
+#define MORE (PARTED + 8 * MIB)
 
 static char *mapping;
 static atomic_bool resized;
 
-static void check_all(const char *p) {
-    size_t first = FULL * MIB, second = (FULL + EMPTY) * MIB;
-    check(p, first, 1);
-    check_zero(p + first, EMPTY * MIB);
-    for (size_t i = 0; i < FULL * MIB / PAGE; i++)
-        check_page(p + second + i * PAGE, second / PAGE + i, 1);
-}
-
 static void *resize(void *by_function) {
     pthread_cancel(pthread_self());
     if (by_function != NULL)
-        mapping = mremap(mapping, BYTES, MORE, MREMAP_MAYMOVE);
+        mapping = mremap(mapping, PARTED, MORE, MREMAP_MAYMOVE);
     else
-        mapping = (char *)syscall(SYS_mremap, mapping, BYTES, MORE, MREMAP_MAYMOVE, 0);
+        mapping = (char *)syscall(SYS_mremap, mapping, PARTED, MORE, MREMAP_MAYMOVE, 0);
     resized = true;
     pthread_testcancel();
     return NULL;
@@ -42,8 +33,8 @@ static void resize_in_child(void *by_function) {
         EXPECT(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
         if (!resized) BAD("mremap is no point where a thread may be cancelled");
         MUST(mapping);
-        check_all(mapping);
-        check_zero(mapping + BYTES, MORE - BYTES);
+        check_parted(mapping);
+        check_zero(mapping + PARTED, MORE - PARTED);
         _exit(0);
     }
     join_child(pid);
@@ -58,21 +49,19 @@ static void guard(char *p) {
 }
 
 int main(void) {
-    size_t second = (FULL + EMPTY) * MIB;
-    mapping = map(BYTES);
-    fill(mapping, FULL * MIB, 1);
-    for (size_t i = second / PAGE; i < BYTES / PAGE; i++) make_page(mapping + i * PAGE, i, 1);
+    mapping = map(PARTED);
+    fill_parted(mapping);
     wait_demoted(2 * FULL * MIB);
     guard(mapping);
     wait_demoted(2 * FULL * MIB);
     resize_in_child(NULL);
     wait_demoted(2 * FULL * MIB);
     resize_in_child(mapping);
-    check_all(mapping);
+    check_parted(mapping);
     pid_t pid = fork();
     MUST(pid);
     if (pid == 0) {
-        check_all(mapping);
+        check_parted(mapping);
         syscall(SYS_exit_group, 7);
     }
     int status;

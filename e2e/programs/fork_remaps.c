@@ -1,34 +1,24 @@
 /* A forked child moves and resizes a mapping of which only parts were registered at the fork. The
  * kernel never joins those again in the child, and refuses to resize them as one. */
-#include "hazard.h"
-
-enum { FULL = 12, EMPTY = 8 }; /* MiB: content, nothing, content */
-
-static void check_all(const char *p) {
-    size_t first = FULL * MIB, second = (FULL + EMPTY) * MIB;
-    check(p, first, 1);
-    check_zero(p + first, EMPTY * MIB);
-    for (size_t i = 0; i < FULL * MIB / PAGE; i++)
-        check_page(p + second + i * PAGE, second / PAGE + i, 1);
-}
+#include "parted.h"
 
 static void resize(char *p) {
-    size_t bytes = (2 * FULL + EMPTY) * MIB, more = bytes + 8 * MIB;
+    size_t bytes = PARTED, more = bytes + 8 * MIB;
     char *moved = mremap(p, bytes, more, MREMAP_MAYMOVE);
     MUST(moved);
-    check_all(moved);
+    check_parted(moved);
     check_zero(moved + bytes, more - bytes);
     /* What has moved as several is resized and moved again. */
     char *there = map(bytes);
     char *at = mremap(moved, more, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, there);
     if (at != there) BAD("moved and shrunk: at %p, %s", (void *)at, strerror(errno));
-    check_all(there);
+    check_parted(there);
     char *left = mremap(there, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
     if (left != MAP_FAILED) { /* since Linux 5.7 */
         check_zero(there, bytes);
         there = left;
     }
-    check_all(there);
+    check_parted(there);
     at = mremap(there, bytes, FULL * MIB, 0);
     if (at != there) BAD("shrunk: at %p, %s", (void *)at, strerror(errno));
     check(there, FULL * MIB, 1);
@@ -40,10 +30,8 @@ static void resize(char *p) {
 }
 
 int main(void) {
-    size_t bytes = (2 * FULL + EMPTY) * MIB, second = (FULL + EMPTY) * MIB;
-    char *p = map(bytes);
-    fill(p, FULL * MIB, 1);
-    for (size_t i = second / PAGE; i < bytes / PAGE; i++) make_page(p + i * PAGE, i, 1);
+    char *p = map(PARTED);
+    fill_parted(p);
     wait_demoted(2 * FULL * MIB);
     pid_t pid = fork();
     MUST(pid);

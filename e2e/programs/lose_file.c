@@ -36,12 +36,17 @@ int main(int argc, char **argv) {
             damage(path);
             continue;
         }
-        MUST(truncate(path, 0));
+        int lost = open(path, O_RDWR | O_CLOEXEC);
+        MUST(lost);
         /* A file of the program's own takes the number: it must not be written to. */
         int own = open("own", O_RDWR | O_CREAT, 0600);
         MUST(own);
         /* The runtime keeps its descriptors from libc. */
         MUST(bare_call(SYS_dup3, own, fd, 0));
+        /* Only now: a move that still writes to it would leave zeros before what it writes. */
+        pause_ms(20);
+        MUST(ftruncate(lost, 0));
+        MUST(close(lost));
     }
     EXPECT(closed > 0);
     if (!damages) say("CLOSED\n");

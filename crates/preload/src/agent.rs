@@ -40,6 +40,7 @@ use terrace_store::pool::PoolStats;
 /// The runtime of this process, once it is built.
 pub static RUNTIME: Slot<Runtime> = Slot::empty();
 static QUEUE: Slot<Arc<Queue>> = Slot::empty();
+static TRAINER: Slot<Arc<training::Bell>> = Slot::empty();
 
 /// Windows between two estimates.
 const ESTIMATE_EVERY: u32 = 16;
@@ -51,11 +52,11 @@ static THREAD: AtomicU32 = AtomicU32::new(0);
 static IS_UP: AtomicBool = AtomicBool::new(false);
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
-/// How long [`stop`] waits for the agent, in steps of 1 ms.
-const STOP_STEPS: usize = 5000;
-
-/// How long the program's start may be held up by a planner that does not answer.
+/// How long the agent is waited for, and the program's start held up by a planner that does not
+/// answer, nanoseconds; and how long between two looks.
+const WAIT_NS: u64 = 5_000_000_000;
 const BEFORE_MAIN_NS: u64 = 1_000_000_000;
+const LOOK_EVERY_US: u64 = 100;
 
 /// Connects to the planner at `path` and serves it, and those that come after it. `owner` is the
 /// user that this process was started as.
@@ -69,6 +70,7 @@ pub fn run(path: &std::path::Path, owner: u32) {
 pub fn forget(_only: &OnlyThread) {
     RUNTIME.clear();
     QUEUE.clear();
+    TRAINER.clear();
     THREAD.store(0, Ordering::Relaxed);
     IS_UP.store(false, Ordering::Relaxed);
     IS_DONE.store(false, Ordering::Relaxed);
@@ -76,33 +78,36 @@ pub fn forget(_only: &OnlyThread) {
 
 /// Waits until the runtime is built, or will not be. `false` if neither happens in good time.
 pub fn await_start() -> bool {
-    wait(|| IS_UP.load(Ordering::Acquire) || IS_DONE.load(Ordering::Acquire))
+    wait(WAIT_NS, has_started)
 }
 
 /// Waits for the same before the program's `main`, for a moment: until then descriptors are opened,
 /// and have low numbers before they are moved out of the way. A program that closes 0 and opens a
 /// file for it must find 0 free.
 pub fn await_start_before_main() {
-    let is_over = || IS_UP.load(Ordering::Acquire) || IS_DONE.load(Ordering::Acquire);
-    let end_ns = thread::now_ns() + BEFORE_MAIN_NS;
-    while !is_over() && thread::now_ns() < end_ns {
-        thread::sleep_us(100);
-    }
+    wait(BEFORE_MAIN_NS, has_started);
+}
+
+fn has_started() -> bool {
+    IS_UP.load(Ordering::Acquire) || IS_DONE.load(Ordering::Acquire)
 }
 
 /// Ends the agent: its link is shut down for good, and its thread is waited for.
 pub fn stop() -> bool {
     link::stop();
-    wait(|| IS_DONE.load(Ordering::Acquire) && !thread::is_alive(THREAD.load(Ordering::Relaxed)))
+    wait(WAIT_NS, || {
+        IS_DONE.load(Ordering::Acquire) && !thread::is_alive(THREAD.load(Ordering::Relaxed))
+    })
 }
 
-fn wait(until: impl Fn() -> bool) -> bool {
-    (0..STOP_STEPS).any(|_| {
-        until() || {
-            thread::sleep_us(1000);
-            false
+fn wait(limit_ns: u64, until: impl Fn() -> bool) -> bool {
+    let end_ns = thread::now_ns() + limit_ns;
+    loop {
+        if until() || thread::now_ns() >= end_ns {
+            return until();
         }
-    })
+        thread::sleep_us(LOOK_EVERY_US);
+    }
 }
 
 fn connect_and_serve(path: &std::path::Path, owner: u32) {
@@ -136,6 +141,9 @@ fn connect_and_serve(path: &std::path::Path, owner: u32) {
         return link.close();
     };
     let trainer = training::start(rt);
+    if let Some(bell) = &trainer {
+        TRAINER.set(Box::leak(Box::new(bell.clone())));
+    }
     IS_UP.store(true, Ordering::Release);
     let note = rt.stores.config.note.clone();
     let (estimates, estimated_with) = (Vec::new(), 0);
@@ -532,6 +540,9 @@ pub fn wake_threads() {
     rt.loads.wake_all();
     if let Some(queue) = QUEUE.get() {
         queue.wake_all();
+    }
+    if let Some(bell) = TRAINER.get() {
+        bell.wake_all();
     }
 }
 

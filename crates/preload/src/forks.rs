@@ -271,7 +271,7 @@ fn bring_home(rt: &'static Runtime, promoter: &mut Promoter, r: &'static Region)
 }
 
 /// Rounds in which pages are brought home that changes of the address space may have kept.
-const STRIKE_AFTER: usize = 4;
+const STRIKE_AFTER: usize = 2;
 
 /// In the round of this number (from 0) of trying to bring a region's pages home: those that cannot
 /// be filled again and again may be gone without a word, and are struck from the books then.

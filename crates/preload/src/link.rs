@@ -23,7 +23,7 @@ use terrace_core::wire::{encode_refusal, split_message, FromRuntime, ToRuntime};
 
 /// Between two attempts at what the kernel has no memory for.
 const RETRY_US: u64 = 1000;
-/// How often the agent is told that it waits.
+/// How often the agent looks around while it waits.
 const IDLE_EVERY: Duration = Duration::from_millis(500);
 
 /// Why there is no next message.
@@ -159,6 +159,7 @@ impl Link {
         // What is put in place after `stop` has looked sees that it was called, and what was there
         // before is shut down by it.
         while !IS_STOPPED.load(Ordering::SeqCst) {
+            credentials::follow();
             match door.accept() {
                 Ok((stream, _)) if is_trusted(&stream, self.owner) => {
                     let _ = stream.set_read_timeout(Some(IDLE_EVERY));
@@ -168,6 +169,8 @@ impl Link {
                     }
                 }
                 Ok(_) => {}
+                // Nobody yet.
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 // No descriptor is free, mostly. The planner waits in the queue meanwhile.
                 Err(_) if IS_STOPPED.load(Ordering::SeqCst) => break,
                 Err(_) => thread::sleep_us(200_000),
@@ -209,6 +212,7 @@ fn open_door(planner: &Path) -> Option<UnixListener> {
     let path = planner.with_file_name(format!("{pid}.runtime"));
     let door = socket::listen(&path).ok()?;
     let raised = proc::raise_fd(door.as_raw_fd())?;
+    socket::limit_wait(&door, IDLE_EVERY);
     interpose::protect_fd(raised);
     DOOR_FD.store(raised, Ordering::Relaxed);
     DOOR.set(Box::leak(Box::new((path, pid))));

@@ -421,8 +421,8 @@ impl Mover {
         region.slot.store(0, Ordering::Release);
     }
 
-    /// Waits so long before the next region, unless there is nothing more to move. (A pause is
-    /// waited for: whoever wants it waits until no mover works.)
+    /// Waits so long before the next region, unless nothing more is to be moved, or nothing may be
+    /// (whoever asks for that waits until no mover works).
     fn wait_for_bandwidth(&self, wait_us: u64) {
         let until_ns = thread::now_ns() + wait_us * 1000;
         while !self.rt.is_paused() && self.queue.is_behind() {

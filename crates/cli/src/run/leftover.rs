@@ -4,11 +4,11 @@
 //! does all planning for what it left in the background. One whose processes never load the runtime
 //! runs as it would without us. Neither is to be seen from the program's exit status.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
 use super::session::Session;
+use crate::status::places;
 
 /// How long what lives may take to end with the program.
 const GRACE: Duration = Duration::from_millis(100);
@@ -75,16 +75,11 @@ fn of_session(link: &Path) -> Vec<u32> {
 /// Whether process `pid` lives and has the socket at `link` in its environment. Of one that has
 /// ended and was not waited for, there is none to read.
 fn belongs_to(pid: u32, link: &Path) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    has_socket(&environment, link)
+    has_socket(&places::environment(pid), link)
 }
 
 fn has_socket(environment: &[u8], link: &Path) -> bool {
-    let socket = |variable: &[u8]| {
-        let value = variable.strip_prefix(b"TERRACE_SOCKET=");
-        value.is_some_and(|value| value == link.as_os_str().as_bytes())
-    };
-    environment.split(|byte| *byte == 0).any(socket)
+    places::variable(environment, places::SOCKET).is_some_and(|value| value == link)
 }
 
 #[cfg(test)]

@@ -99,12 +99,11 @@ pub fn run(args: RunArgs) -> Result<i32> {
     let name = args.command[0].clone();
     let before = signals::hold_back();
     let mut command = Command::new(&name);
-    let opened = prepare(&name).and_then(|(program, library)| {
-        let session = session::Session::open(config, &args.timeline, &args.record)?;
-        Ok((program, library, session))
-    });
-    let session = match opened {
-        Ok((program, library, session)) => {
+    let prepared = prepare(&name)
+        .and_then(|(program, library)| Ok((program, library, session::Bound::new()?)));
+    let session = match prepared {
+        Ok((program, library, bound)) => {
+            let session = session::Session::open(bound, config, &args.timeline, &args.record)?;
             let mut preload = library.into_os_string();
             if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
                 preload.push(":");

@@ -68,25 +68,56 @@ struct Door {
     of: Arc<Decisions>,
 }
 
-/// An open session. Dropping it removes its sockets.
-pub(super) struct Session {
-    shared: Arc<Shared>,
+/// The sockets of a session, which go when this does.
+struct Sockets {
     link: PathBuf,
     ask: PathBuf,
 }
 
+/// They are there, and nobody is answered yet.
+pub(super) struct Bound {
+    sockets: Sockets,
+    links: UnixListener,
+    asks: UnixListener,
+}
+
+impl Bound {
+    /// Makes both.
+    pub(super) fn new() -> Result<Bound> {
+        let ask = status::session_socket_path(std::process::id())
+            .context("no place for this session's socket")?;
+        let sockets = Sockets { link: ask.with_extension("link"), ask };
+        let (asks, links) = (listen(&sockets.ask)?, listen(&sockets.link)?);
+        Ok(Bound { sockets, links, asks })
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        for path in [&self.link, &self.ask] {
+            // Gone already is as good.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// An open session. Dropping it removes its sockets.
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    sockets: Sockets,
+}
+
 impl Session {
-    /// Opens the sockets and starts to listen.
+    /// Opens what is written, and starts to answer.
     pub(super) fn open(
+        bound: Bound,
         config: Config,
         timeline: &Option<PathBuf>,
         record: &Option<PathBuf>,
     ) -> Result<Session> {
+        let Bound { sockets, links, asks } = bound;
         let timeline =
             timeline.as_ref().map(|path| timeline::open(path)).transpose()?.map(Mutex::new);
-        let ask = status::session_socket_path(std::process::id())
-            .context("no place for this session's socket")?;
-        let link = ask.with_extension("link");
         let (applications, doors) = (Mutex::default(), Mutex::default());
         let meta = Meta::of_run(&config, &costs::nominal(&config));
         let recorder = record.as_ref().map(|path| Recorder::start(path, meta)).transpose()?;
@@ -95,8 +126,7 @@ impl Session {
         let shared =
             Shared { config, recorder, timeline, applications, decisions, doors, has_said_why };
         let shared = Arc::new(shared);
-        let session = Session { shared: shared.clone(), link, ask };
-        let (asks, links) = (listen(&session.ask)?, listen(&session.link)?);
+        let session = Session { shared: shared.clone(), sockets };
         let for_links = shared.clone();
         std::thread::spawn(move || {
             for stream in links.incoming().flatten() {
@@ -131,7 +161,7 @@ impl Session {
 
     /// Where runtimes connect.
     pub(super) fn link_path(&self) -> &Path {
-        &self.link
+        &self.sockets.link
     }
 
     /// Whether process `pid` is planned for now.
@@ -176,12 +206,8 @@ impl Drop for Session {
         for pid in pids {
             self.shared.remove_deserted(pid);
         }
-        for path in [&self.link, &self.ask] {
-            // Gone already is as good.
-            let _ = std::fs::remove_file(path);
-        }
         // And of processes that ended before we heard of their doors.
-        if let Some(folder) = self.link.parent() {
+        if let Some(folder) = self.sockets.link.parent() {
             remove_doors_of_the_dead(folder);
         }
     }

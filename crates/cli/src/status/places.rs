@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 use super::{check_private, is_deserted, runtime_dir, ONLY_BASE};
 use crate::preflight::uffd_probe::effective_ids;
 
+/// Where a program was told its session's socket.
+pub const SOCKET: &str = "TERRACE_SOCKET";
+
 /// The directories in which there may be sockets of this user's sessions; with `pid`, also the one
 /// of this process's session. First the one in which a session of ours would be.
 pub(super) fn directories(pid: Option<u32>) -> io::Result<Vec<PathBuf>> {
@@ -52,7 +55,7 @@ pub fn door_of(pid: u32, own_pid: u32) -> io::Result<PathBuf> {
 /// Why a process that is under Terrace cannot be asked about, if another user started it.
 pub fn of_another_user(pid: u32) -> Option<String> {
     let (uid, _) = effective_ids();
-    let socket = PathBuf::from(variable(&environment(pid), "TERRACE_SOCKET")?);
+    let socket = PathBuf::from(variable(&environment(pid), SOCKET)?);
     let owner = fs::symlink_metadata(socket.parent()?).ok()?.uid();
     (owner != uid).then(|| {
         format!(
@@ -68,17 +71,18 @@ fn told(pid: u32) -> Vec<PathBuf> {
     let (uid, _) = effective_ids();
     let environment = environment(pid);
     let path = |name| variable(&environment, name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let socket = path("TERRACE_SOCKET").and_then(|socket| Some(socket.parent()?.to_owned()));
+    let socket = path(SOCKET).and_then(|socket| Some(socket.parent()?.to_owned()));
     let base = path("XDG_RUNTIME_DIR").map(|base| base.join(format!("terrace-{uid}")));
     socket.into_iter().chain(base).collect()
 }
 
 /// The environment with which a process was started; empty if it may not be read.
-fn environment(pid: u32) -> Vec<u8> {
+pub fn environment(pid: u32) -> Vec<u8> {
     fs::read(format!("/proc/{pid}/environ")).unwrap_or_default()
 }
 
-fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a OsStr> {
+/// The value of a variable in it.
+pub fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a OsStr> {
     let mut all = environment.split(|byte| *byte == 0);
     let value = all.find_map(|v| v.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
     Some(OsStr::from_bytes(value))

@@ -153,28 +153,6 @@ fn money_is_one_pair_with_and_without_emulated_media() {
 }
 
 #[test]
-fn a_silent_session_hides_no_runtime_and_takes_no_longer_than_a_second() {
-    let dir = Dir::new("silent");
-    let _alive = UnixListener::bind(dir.0.join("77.runtime")).unwrap();
-    // It accepts nobody, and as many as may wait do.
-    let socket = dir.0.join("5.sock");
-    let _stopped = UnixListener::bind(&socket).unwrap();
-    let waiting = socket.clone();
-    thread::spawn(move || {
-        let all: Vec<_> = (0..8192).map_while(|_| UnixStream::connect(&waiting).ok()).collect();
-        drop(all);
-    });
-    thread::sleep(Duration::from_millis(500));
-    let began = std::time::Instant::now();
-    let found = query_in(std::slice::from_ref(&dir.0)).unwrap();
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    assert_eq!((found.unplanned.len(), &found.perhaps_planned), (0, &vec![77]));
-    let text = table::render(&found.clone().only(77));
-    assert!(text.contains("77 is perhaps planned for by session 5, which does not"), "{text}");
-    assert!(found.silent[0].why.contains("it accepts no connection"), "{:?}", found.silent);
-}
-
-#[test]
 fn a_runtime_without_a_planner_is_named_and_what_a_dead_one_left_is_removed() {
     let dir = Dir::new("unplanned");
     let _alive = UnixListener::bind(dir.0.join("77.runtime")).unwrap();

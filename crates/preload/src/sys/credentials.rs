@@ -5,12 +5,14 @@
 //! tells them apart: it keeps its capabilities beyond a change of user (`PR_SET_KEEPCAPS`), or has
 //! given some up. The change of group that comes next is then allowed to it and not to ours. A
 //! program with one thread of its own makes the call for that, and ours follow by themselves as
-//! far as they may: they must not keep what the program gives up.
+//! far as they may: they must not keep what the program gives up. A child that only waits whether
+//! it will be worth a runtime (`offspring.rs`) gives that up instead.
 
 use super::clones::to_kernel;
 use super::stack::WORK;
 use super::sync::{renew, Mutex, MutexGuard, OnlyThread};
 use super::thread::{self, THREADS_MAX};
+use crate::offspring;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::PoisonError;
@@ -72,7 +74,11 @@ pub unsafe fn change(
     arguments: [libc::c_long; 3],
     real: impl FnOnce() -> libc::c_int,
 ) -> libc::c_int {
-    if thread::stacks().next().is_none() || !is_apart() || !thread::program_has_one() {
+    if !is_apart() {
+        return real();
+    }
+    offspring::cancel();
+    if !thread::are_here() || !thread::program_has_one() {
         return real();
     }
     let [a, b, c] = arguments;
@@ -156,8 +162,7 @@ pub fn followed() -> u32 {
     }
 }
 
-/// How many orders there were.
-pub fn given() -> u32 {
+fn given() -> u32 {
     GIVEN.load(Ordering::Acquire)
 }
 
@@ -172,4 +177,5 @@ pub fn begin(followed: u32) {
 pub fn forget(only: &OnlyThread) {
     renew(only, &ORDERS, Orders { first: 0, waiting: VecDeque::new() });
     GIVEN.store(0, Ordering::Relaxed);
+    FOLLOWED.iter().for_each(|followed| followed.store(0, Ordering::Relaxed));
 }

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 /// The user whose rights this process has now.
 pub fn effective_user() -> u32 {
@@ -42,6 +43,24 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     }?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     Ok(bound)
+}
+
+/// Has an `accept` that nobody answers end after so long.
+pub fn limit_wait(listener: &UnixListener, limit: Duration) {
+    let time = libc::timeval {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_usec: libc::suseconds_t::from(limit.subsec_micros()),
+    };
+    // SAFETY: the kernel reads a time of that size.
+    unsafe {
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            std::ptr::from_ref(&time).cast(),
+            std::mem::size_of_val(&time) as libc::socklen_t,
+        );
+    }
 }
 
 /// Whether nobody listens on the socket at `path`. Asked with a datagram: a listener refuses that

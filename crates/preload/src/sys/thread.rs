@@ -99,8 +99,6 @@ extern "C" fn plain_trampoline(arg: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_plain` passes exactly such a function.
     let f = unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(arg) };
     begin();
-    // Made by the program's thread.
-    credentials::begin(credentials::given());
     f();
     end();
     std::ptr::null_mut()
@@ -285,6 +283,11 @@ pub fn robust_head_offset() -> u64 {
 pub fn own_place() -> Option<usize> {
     let tid = gettid();
     OWN_TIDS.iter().position(|t| t.load(Ordering::Relaxed) == tid)
+}
+
+/// Whether any of ours lives in this process. (A child of `vfork` has our memory.)
+pub fn are_here() -> bool {
+    OWN_TIDS.iter().map(|t| t.load(Ordering::Relaxed)).any(|tid| tid != 0 && is_alive(tid))
 }
 
 /// Kernel id of our thread in that place, 0 if there is none.

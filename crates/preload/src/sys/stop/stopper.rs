@@ -132,19 +132,23 @@ fn stop_all(s: &Shared, held: &mut [Held; THREADS_MAX], count: &mut usize) -> i3
             return libc::EBUSY;
         }
         let found = hold_new_ones(s, held, count);
+        // In any case, so that in the next round all those of this one stand still already.
         let errno = match found {
-            Found::All => await_all(held, *count, until),
-            Found::SomeEnding if ending_rounds == ENDING_ROUNDS => libc::EPERM,
+            Found::Error(errno) => errno,
+            _ => await_all(held, *count, until),
+        };
+        if errno != 0 {
+            return errno;
+        }
+        match found {
+            Found::SomeEnding if ending_rounds == ENDING_ROUNDS => return libc::EPERM,
             Found::SomeEnding => {
                 ending_rounds += 1;
                 sleep_ns(LOOK_EVERY_NS);
-                continue;
             }
-            Found::Error(errno) => errno,
-        };
-        // A thread that ran on may have made another before it stood still.
-        if errno != 0 || *count == before {
-            return errno;
+            _ if *count == before => return 0,
+            // A thread that ran on may have made another before it stood still.
+            _ => {}
         }
     }
 }
