@@ -49,6 +49,17 @@ fn in_a_process_of_its_own(test: impl FnOnce()) {
     }
 }
 
+/// The kernel notes fresh pages in lists of each CPU's own first, and does not drop those in
+/// another CPU's, which may lie there for as long as that one makes few pages.
+fn stay_on_one_cpu() {
+    // SAFETY: cpu_set_t is plain data; the calls take this thread and one CPU.
+    unsafe {
+        let mut cpus: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut cpus);
+        assert_eq!(libc::sched_setaffinity(0, std::mem::size_of_val(&cpus), &cpus), 0);
+    }
+}
+
 fn stopper() -> Stopper {
     memory::reserve().expect("memory");
     thread::adopt();
@@ -58,6 +69,7 @@ fn stopper() -> Stopper {
 #[test]
 fn what_can_be_taken_is_taken_and_the_rest_is_as_it_was() {
     in_a_process_of_its_own(|| {
+        stay_on_one_cpu();
         let stopper = stopper();
         let (home, slot) = (Mapping::new(PAGES), memory::carve(REGION_BYTES).expect("memory"));
         for i in 0..PAGES - 1 {
@@ -73,7 +85,6 @@ fn what_can_be_taken_is_taken_and_the_rest_is_as_it_was() {
             .collect();
         let pagemap = proc::Pagemap::open().expect("pagemap");
         let there = |i: usize| pagemap.present(home.page(i)).expect("pagemap")[0] & 1 == 1;
-        // What is fresh may be out of the kernel's reach, and stays then.
         let is_done = (0..100).any(|_| {
             let mut settled: Vec<bool> = Vec::new();
             let look = || settled = (0..PAGES).map(there).collect();
@@ -185,6 +196,7 @@ fn a_signal_that_a_stopped_thread_was_about_to_take_is_not_lost() {
 #[test]
 fn what_a_killed_stopper_left_in_its_pipe_is_not_taken_for_other_pages() {
     in_a_process_of_its_own(|| {
+        stay_on_one_cpu();
         let stopper = stopper();
         let (home, slot) = (Mapping::new(PAGES), memory::carve(REGION_BYTES).expect("memory"));
         let left = Mapping::new(1);
