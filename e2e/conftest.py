@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,6 +18,12 @@ from harness import PROGRAMS, Sandbox, terrace_binary
 
 UNPRIVILEGED = Path("/proc/sys/vm/unprivileged_userfaultfd")
 
+# Whoever starts the tests may ignore signals (nohup, a background job of a script). That is handed
+# down to every program, and theirs to ignore then. A handler is not, and ignores them here as well.
+# (Python's own two are not handed down.)
+for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # Tests that set something for the whole machine, or measure it: one after the other, on one worker.
 MACHINE_WIDE_FIXTURES = {

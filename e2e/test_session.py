@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +51,7 @@ def test_ctrl_c_is_the_programs_to_handle(sandbox: Sandbox, program: Compiler) -
         assert sandbox.sockets() == []
 
 
-@pytest.fixture
-def heeds_hangups() -> Iterator[None]:
-    """`nohup make test` hands an ignored SIGHUP down to whatever is started."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @tiered
-@pytest.mark.usefixtures("heeds_hangups")
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_to_terrace_reach_the_program(
     sandbox: Sandbox, program: Compiler, sent: signal.Signals
