@@ -122,6 +122,11 @@ def test_share_memory(sandbox: Sandbox, program: Compiler, how: str) -> None:
     face_both(sandbox, program("share_memory"), how)
 
 
+def test_share_files(sandbox: Sandbox, program: Compiler) -> None:
+    """A child that lets go of our descriptors must not close them for its parent."""
+    face_both(sandbox, program("share_files"))
+
+
 @BOTH
 def test_spawn_actions(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """A spawned child works through lists in its parent's demoted memory."""

@@ -202,6 +202,42 @@ def test_a_mapped_device(sandbox: Sandbox, program: Compiler) -> None:
         device.unlink()
 
 
+def test_two_media_on_one_device(sandbox: Sandbox, program: Compiler) -> None:
+    """One enciphered, one in the clear: each has a part of the device to itself."""
+    device = Path("/dev/shm") / f"{sandbox.folder.name}.dax"
+    with device.open("wb") as file:
+        file.truncate(64 << 20)
+    device.chmod(0o600)
+    config = ""
+    for name, price, encrypt in [("far", 0.05, "true"), ("near", 0.1, "false")]:
+        config += f'[[medium]]\nname = "{name}"\nusd_per_gib_month = {price}\nkind = "dax"\n'
+        config += f'path = "{device}"\nencrypt = {encrypt}\n'
+        config += f'[[tier]]\ncodec = "lz4"\npool = "zsmalloc"\nmedium = "{name}"\n'
+    path = sandbox.folder / "media.toml"
+    path.write_text(config)
+    waterfall = ("--window", "0.2", "--policy", "waterfall", "--threshold", "aggressive")
+    try:
+        face(sandbox, program("touch"), options=(*waterfall, "--config", str(path)))
+    finally:
+        device.unlink()
+
+
+def test_a_device_with_holes(
+    sandbox: Sandbox, program: Compiler, small_filesystem: Callable[[str, int], Path]
+) -> None:
+    """A mapped write where there is no room is a signal: that is found out at the start."""
+    device = small_filesystem("tmpfs", 2) / "device"
+    with device.open("wb") as file:
+        file.truncate(64 << 20)
+    device.chmod(0o600)
+    options = options_for(sandbox, f'kind = "dax"\npath = "{device}"\nencrypt = false')
+    with sandbox.start(program("holes"), options=options) as run:
+        status = run.conclude()
+        report = f"{status}: {run.lines}\n{run.stderr()}"
+        assert (status, run.lines[-1:]) == (0, ["OK"]), report
+        assert "No space left on device" in run.stderr(), report
+
+
 NODES = sorted(int(p.name[4:]) for p in Path("/sys/devices/system/node").glob("node[0-9]*"))
 
 

@@ -21,12 +21,13 @@ use crate::crash;
 use crate::forks;
 use crate::link;
 use crate::locked;
-use crate::sys::sync::OnlyThread;
+use crate::sys::sync::{renew, OnlyThread};
 use crate::sys::{crash as futex, credentials, media, memory, proc, thread};
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, AtomicUsize, Ordering};
+use terrace_store::codec::deflate;
 
 /// Set to `never` by `terrace run --no-forked-children`, to `soon` on a torture run.
 const VARIABLE: &CStr = c"TERRACE_FORKED_CHILDREN";
@@ -100,17 +101,23 @@ pub fn in_child(only: &OnlyThread) {
     if PATH_LEN.load(Ordering::Acquire) == 0 || is_barred {
         return;
     }
+    forget(only);
+    WAITER.store(0, Ordering::Relaxed);
+    begin();
+}
+
+/// In a forked child: all that the modules remember is about its parent.
+fn forget(only: &OnlyThread) {
     agent::forget(only);
     forks::forget(only);
     locked::forget(only);
     link::forget(only);
     crash::forget(only);
     media::forget(only);
+    renew(only, &deflate::CONSTRUCTION, ());
     thread::forget(only);
     credentials::forget(only);
     memory::forget(only);
-    WAITER.store(0, Ordering::Relaxed);
-    begin();
 }
 
 /// The program lays a seccomp filter: children that are forked from now on stay as they are.
@@ -172,4 +179,25 @@ fn wait() {
     }
     thread::rename(c"terrace-agent");
     agent::run(&PathBuf::from(path), OWNER.load(Ordering::Relaxed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::in_a_child;
+    use std::sync::PoisonError;
+    use terrace_store::codec::deflate::{Decoder, CONSTRUCTION};
+
+    /// The parent's agent makes contexts for an estimate now and then, and its threads fork
+    /// whenever they like.
+    #[test]
+    fn a_child_makes_contexts_whatever_its_parent_was_making() {
+        let making = CONSTRUCTION.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = in_a_child(|only| {
+            forget(only);
+            Decoder::new().is_some()
+        });
+        drop(making);
+        assert!(made, "it waits for a thread of its parent's");
+    }
 }

@@ -1,6 +1,6 @@
 //! What the runtime counts. All relaxed atomics: read by the agent when a window closes.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_core::tier::MAX_TIERS;
 use terrace_core::wire::REFUSALS;
 
@@ -13,14 +13,14 @@ const FIRST_BIT: u32 = 7;
 /// Latencies in logarithmic buckets. Recording is two shifts and an increment.
 #[derive(Debug)]
 pub struct Histogram {
-    counts: [AtomicU32; SUB * OCTAVES],
+    counts: [AtomicU64; SUB * OCTAVES],
     sum_ns: AtomicU64,
 }
 
 impl Histogram {
     const fn new() -> Histogram {
         Histogram {
-            counts: [const { AtomicU32::new(0) }; SUB * OCTAVES],
+            counts: [const { AtomicU64::new(0) }; SUB * OCTAVES],
             sum_ns: AtomicU64::new(0),
         }
     }
@@ -33,7 +33,7 @@ impl Histogram {
 
     /// How many values there are.
     pub fn count(&self) -> u64 {
-        self.counts.iter().map(|c| u64::from(c.load(Ordering::Relaxed))).sum()
+        self.counts.iter().map(|c| c.load(Ordering::Relaxed)).sum()
     }
 
     /// All values together.
@@ -51,7 +51,7 @@ impl Histogram {
         let want = (self.count() as f64 * share).ceil() as u64;
         let mut seen = 0;
         for (i, c) in self.counts.iter().enumerate() {
-            seen += u64::from(c.load(Ordering::Relaxed));
+            seen += c.load(Ordering::Relaxed);
             if want > 0 && seen >= want {
                 return upper_edge(i);
             }
@@ -165,6 +165,15 @@ mod tests {
         }
         assert_eq!(h.count(), 10_000);
         assert_eq!(h.mean_ns(), 5000);
+    }
+
+    #[test]
+    fn counts_never_run_backwards() {
+        let h = Histogram::new();
+        h.counts[bucket(5_000)].store(u64::from(u32::MAX), Ordering::Relaxed);
+        h.record(5_000);
+        assert_eq!(h.count(), 1 << 32);
+        assert_eq!(h.quantile_ns(0.5), upper_edge(bucket(5_000)));
     }
 
     #[test]

@@ -30,12 +30,7 @@ impl Stores {
         let mut tiers = Vec::new();
         let mut devices = media::Devices::default();
         for (n, t) in config.tiers.iter().enumerate() {
-            // Tiers on one device divide it evenly.
-            let alike = |other: &&TierConfig| other.medium == t.medium && other.place == t.place;
-            let share = media::Share {
-                index: config.tiers[..n].iter().filter(alike).count() as u64,
-                of: config.tiers.iter().filter(alike).count() as u64,
-            };
+            let share = share(&config.tiers, n);
             let medium = media::open(t.medium, &t.place, memory_bytes, share, &mut devices)
                 .map_err(|why| format!("the medium of tier {} cannot be used: {why}", n + 1))?;
             tiers.push(Tier::new(&spec(t), medium, config.cutoff_bytes as usize));
@@ -75,6 +70,17 @@ impl Stores {
     }
 }
 
+/// What tier `n` has of its device: tiers on one device divide it evenly, also where several media
+/// name it, one enciphered and one not.
+fn share(tiers: &[TierConfig], n: usize) -> media::Share {
+    let t = &tiers[n];
+    let alike = |other: &&TierConfig| other.medium == t.medium && other.place.path == t.place.path;
+    media::Share {
+        index: tiers[..n].iter().filter(alike).count() as u64,
+        of: tiers.iter().filter(alike).count() as u64,
+    }
+}
+
 /// The description that the store wants; names and prices are the planner's business.
 fn spec(t: &TierConfig) -> TierSpec {
     TierSpec {
@@ -91,5 +97,33 @@ fn spec(t: &TierConfig) -> TierSpec {
             place: t.place.clone(),
         },
         block_kib: t.block_kib,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::tier::{MediumKind, Place, Pool};
+
+    fn tier(path: &str, is_enciphered: bool) -> TierConfig {
+        TierConfig {
+            codec: Codec::Lz4,
+            level: 1,
+            pool: Pool::Zbud,
+            medium: MediumKind::Dax,
+            latency_ns: 0,
+            bandwidth_mib_s: 0,
+            place: Place { path: path.into(), is_enciphered, ..Place::default() },
+            block_kib: 0,
+        }
+    }
+
+    /// Two media may name one device: quick in the clear, and enciphered.
+    #[test]
+    fn no_two_tiers_have_the_same_part_of_a_device() {
+        let tiers = [tier("/a", true), tier("/b", true), tier("/a", false), tier("/a", true)];
+        let parts: Vec<_> =
+            (0..4).map(|n| share(&tiers, n)).map(|share| (share.index, share.of)).collect();
+        assert_eq!(parts, [(0, 3), (0, 1), (1, 3), (2, 3)]);
     }
 }

@@ -36,7 +36,8 @@ pub fn resolve() {
 enum Makes {
     /// A process with a copy of our memory.
     Copy,
-    /// A process that shares our memory, and may outlive the runtime's threads.
+    /// A process that shares our memory, and may outlive the runtime's threads; or our descriptors,
+    /// of which whatever it closes is closed for us.
     Sharer,
     /// A thread, or a child that its parent waits for.
     Guest,
@@ -44,8 +45,10 @@ enum Makes {
 
 fn makes(flags: u64) -> Makes {
     let has = |flag: libc::c_int| flags & flag as u64 != 0;
-    if !has(libc::CLONE_VM) {
+    if !has(libc::CLONE_VM) && !has(libc::CLONE_FILES) {
         Makes::Copy
+    } else if !has(libc::CLONE_VM) {
+        Makes::Sharer
     } else if has(libc::CLONE_THREAD) || has(libc::CLONE_VFORK) {
         Makes::Guest
     } else {
@@ -380,6 +383,7 @@ mod tests {
         assert_eq!(flags(libc::SIGCHLD), Makes::Copy);
         assert_eq!(flags(libc::CLONE_VFORK), Makes::Copy);
         assert_eq!(flags(libc::CLONE_VM | libc::SIGCHLD), Makes::Sharer);
+        assert_eq!(flags(libc::CLONE_FILES | libc::SIGCHLD), Makes::Sharer);
         assert_eq!(flags(libc::CLONE_VM | libc::CLONE_VFORK), Makes::Guest);
         let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
         assert_eq!(flags(thread), Makes::Guest);

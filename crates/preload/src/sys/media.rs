@@ -97,10 +97,13 @@ pub fn open(
         }
         MediumKind::Dax => {
             let known = devices.0.iter().find(|(p, _)| *p == place.path).map(|(_, dax)| *dax);
+            let in_the_clear = !place.is_enciphered;
             let dax = match known {
-                Some(dax) => dax,
+                Some(dax) => {
+                    dax.admit(place.capacity_bytes, in_the_clear).map_err(at_path)?;
+                    dax
+                }
                 None => {
-                    let in_the_clear = !place.is_enciphered;
                     let dax =
                         Dax::open(path, place.capacity_bytes, in_the_clear).map_err(at_path)?;
                     let dax: &'static Dax = Box::leak(Box::new(dax));
@@ -225,6 +228,8 @@ struct Dax {
     file: File,
     base: u64,
     len: u64,
+    /// What the medium said that it was opened for.
+    capacity: u64,
     /// This process holds the lock.
     is_held: AtomicBool,
     tried_at_ns: AtomicU64,
@@ -245,11 +250,22 @@ impl Dax {
         if len == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is too small"));
         }
+        reserve(&file, len)?;
         let base = map_shared(&file, len)?;
         let file = protected(file)?;
         DAX_RANGES.lock().unwrap_or_else(|e| e.into_inner()).push((base, base + len));
         let (is_held, tried_at_ns) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Dax { file, base, len, is_held, tried_at_ns })
+        Ok(Dax { file, base, len, capacity, is_held, tried_at_ns })
+    }
+
+    /// Whether another medium may be on it, too: the parts of all are equal, and who may open it
+    /// depends on what is there.
+    fn admit(&self, capacity: u64, in_the_clear: bool) -> io::Result<()> {
+        if capacity != self.capacity {
+            let why = "media of different capacities name it";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        keeps_others_out(&self.file.metadata()?, in_the_clear)
     }
 
     /// One of several equal parts.
@@ -307,6 +323,25 @@ fn size_of(file: &File) -> io::Result<(u64, u64)> {
     let text = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"))
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "not a DAX device"))?;
     Ok((text.trim().parse().unwrap_or(0), DAX_ALIGN_BYTES))
+}
+
+/// Has the filesystem find the room that the length of a file promises. Where it has holes, and
+/// there is no room when one of them is written to, by way of the mapping, that is a signal, which
+/// ends the program.
+fn reserve(file: &File, len: u64) -> io::Result<()> {
+    if !file.metadata()?.is_file() {
+        return Ok(());
+    }
+    let mode = libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a system call on our own descriptor; what the file holds stays as it is.
+    if unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, len as libc::off_t) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        // A filesystem without the call: as it was made, then.
+        e if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        e => Err(e),
+    }
 }
 
 fn map_shared(file: &File, len: u64) -> io::Result<u64> {
@@ -492,6 +527,31 @@ mod tests {
         let mut back = [0; 4];
         a.read((2 << 20) - 4, &mut back).expect("a read");
         assert_eq!(&back, b"aaaa");
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn media_on_one_device_agree_on_its_length_and_none_opens_what_is_in_the_clear() {
+        let (path, mut devices) = (device("agree", 4 << 20), Devices::default());
+        set_mode(&path, 0o644);
+        let mut said = |place: &Place| {
+            open(MediumKind::Dax, place, 0, Share { index: 0, of: 2 }, &mut devices).err()
+        };
+        assert_eq!(said(&place(&path, true)), None);
+        assert!(said(&place(&path, false)).is_some_and(|why| why.contains("read it (mode 644)")));
+        let shorter = Place { capacity_bytes: 2 << 20, ..place(&path, true) };
+        assert!(said(&shorter).is_some_and(|why| why.contains("capacities")));
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn a_file_has_its_room_before_anything_is_put_there() {
+        let path = device("room", 0);
+        File::create(&path).and_then(|file| file.set_len(4 << 20)).expect("a file with a hole");
+        open(MediumKind::Dax, &place(&path, true), 0, whole(), &mut Devices::default())
+            .expect("a device");
+        let has = std::fs::metadata(&path).expect("the file").blocks() * 512;
+        assert!(has >= 4 << 20, "{has} bytes are there");
         std::fs::remove_file(path).expect("removed");
     }
 

@@ -51,3 +51,20 @@ fn apart(bytes: u64) -> u64 {
 /// Held by tests that fork, and by one that counts memory which no child shares.
 #[cfg(test)]
 pub(crate) static CHILDREN_IN_TESTS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// Whether `work` says so in a forked child of this process, and in good time.
+#[cfg(test)]
+pub(crate) fn in_a_child(work: impl FnOnce(&sync::OnlyThread) -> bool) -> bool {
+    const LIMIT_S: u32 = 5;
+    let _alone = CHILDREN_IN_TESTS.lock().unwrap_or_else(|e| e.into_inner());
+    // SAFETY: what the child does is the caller's choice; it has no other thread, and ends here.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(LIMIT_S);
+            libc::_exit(i32::from(!work(&sync::OnlyThread::new())));
+        }
+        let mut status = 0;
+        libc::waitpid(child, &mut status, 0) == child && status == 0
+    }
+}

@@ -25,8 +25,9 @@ const HEADER_BYTES: usize = 16;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Constructors one at a time, so that each knows which bytes were its own.
-static CONSTRUCTION: Mutex<()> = Mutex::new(());
+/// Constructors one at a time, so that each knows which bytes were its own. In a forked child it
+/// may be held by a thread that is not there: who makes contexts there makes it anew first.
+pub static CONSTRUCTION: Mutex<()> = Mutex::new(());
 
 /// Blocks libdeflate asked for since the start of the process. Grows only in constructors.
 pub fn allocations() -> usize {

@@ -20,7 +20,7 @@
 //! takes no new objects for a while, doubling up to ten seconds, and then tries again. A full
 //! device (`ENOSPC`, a quota, a file size limit) is told apart from a broken one. A read that fails
 //! is tried again a few times, with pauses, and then is an error, which the runtime ends the
-//! program for.
+//! program for. One that finds no memory waits for it.
 //!
 //! **What it costs** in memory: the open blocks (2.3 MiB when all are in use) and a word of 4 bytes
 //! for each block of the file that was ever used, in steps of 256 KiB for each 256 MiB.
@@ -46,6 +46,8 @@ const RUN_BYTES: usize = RUN_BLOCKS * BLOCK_BYTES;
 const READERS_MAX: usize = 16;
 /// Pauses between the tries of a read that fails.
 const READ_PAUSES_MS: [u64; 4] = [1, 10, 50, 200];
+/// Pause between the tries of one that finds no memory.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// Rest after a failed write, doubled with each one that follows.
 const REST_MS: u64 = 100;
 const REST_MS_MAX: u64 = 10_000;
@@ -167,7 +169,13 @@ impl<D: BlockDevice> BlockMedium<D> {
     fn read_device(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         let start = Instant::now();
         let mut pauses = READ_PAUSES_MS.iter();
-        while self.device.read(offset, buf).is_err() {
+        while let Err(e) = self.device.read(offset, buf) {
+            // Not the device's fault: the kernel reclaims or kills, and until then whoever wants
+            // the page waits, as for any other.
+            if lacks_memory(&e) {
+                std::thread::sleep(MEMORY_PAUSE);
+                continue;
+            }
             let Some(ms) = pauses.next() else { return Err(MediumError::Io) };
             std::thread::sleep(Duration::from_millis(*ms));
         }
@@ -324,6 +332,12 @@ fn block_range(offset: u64, len: usize) -> (u64, u64) {
 /// Whether an error says that there is no more room, rather than that something is broken.
 fn is_full(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+}
+
+/// Whether an error says that the kernel has no memory now. Buffers are always there: EFAULT says
+/// that one is in swap, and that at a memory limit it may not come back.
+fn lacks_memory(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOMEM | libc::EFAULT))
 }
 
 impl<D: BlockDevice> Medium for BlockMedium<D> {

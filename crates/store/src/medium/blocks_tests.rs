@@ -4,15 +4,16 @@ use super::*;
 use crate::testing::Random;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
 
 /// A device in memory: fails on demand, and knows what was never written.
 #[derive(Default)]
 struct Fake {
     blocks: Mutex<HashMap<u64, Vec<u8>>>,
     errno: Mutex<Option<i32>>,
-    /// Reads that fail before one succeeds.
+    /// Reads that fail before one succeeds, and why if it is not EIO.
     bad_reads: AtomicUsize,
+    why_reads_fail: AtomicI32,
     /// A failing write leaves half of its bytes behind.
     torn: AtomicBool,
     writes: AtomicUsize,
@@ -33,7 +34,11 @@ impl BlockDevice for &Fake {
         let bad = self.bad_reads.load(Ordering::Relaxed);
         if bad > 0 {
             self.bad_reads.store(bad - 1, Ordering::Relaxed);
-            return Err(io::Error::from_raw_os_error(libc::EIO));
+            let why = match self.why_reads_fail.load(Ordering::Relaxed) {
+                0 => libc::EIO,
+                why => why,
+            };
+            return Err(io::Error::from_raw_os_error(why));
         }
         for (n, block) in (offset / 4096..).zip(buf.chunks_mut(4096)) {
             block.copy_from_slice(lock(&self.blocks).get(&n).expect("read before it was written"));
@@ -263,6 +268,23 @@ fn a_read_is_tried_again_and_then_is_an_error() {
     assert_eq!(back, [1; 4096]);
     fake.bad_reads.store(READ_PAUSES_MS.len() + 1, Ordering::Relaxed);
     assert_eq!(medium.read(4096, &mut back), Err(MediumError::Io));
+}
+
+#[test]
+fn a_read_waits_for_memory_however_long_that_takes() {
+    for why in [libc::ENOMEM, libc::EFAULT] {
+        let fake: &'static Fake = Box::leak(Box::default());
+        let medium = filled(fake, 4);
+        medium.flush().unwrap();
+        for n in 100..164 {
+            medium.write(n * 4096, &[1; 4096]).unwrap();
+        }
+        fake.why_reads_fail.store(why, Ordering::Relaxed);
+        fake.bad_reads.store(50, Ordering::Relaxed);
+        let mut back = [0; 4096];
+        assert_eq!(medium.read(4096, &mut back), Ok(()));
+        assert_eq!(back, [1; 4096]);
+    }
 }
 
 #[test]
