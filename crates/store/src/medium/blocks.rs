@@ -20,7 +20,7 @@
 //! takes no new objects for a while, doubling up to ten seconds, and then tries again. A full
 //! device (`ENOSPC`, a quota, a file size limit) is told apart from a broken one. A read that fails
 //! is tried again a few times, with pauses, and then is an error, which the runtime ends the
-//! program for. One that finds no memory waits for it.
+//! program for. One that finds no memory waits a minute for it.
 //!
 //! **What it costs** in memory: the open blocks (2.3 MiB when all are in use) and a word of 4 bytes
 //! for each block of the file that was ever used, in steps of 256 KiB for each 256 MiB.
@@ -46,8 +46,10 @@ const RUN_BYTES: usize = RUN_BLOCKS * BLOCK_BYTES;
 const READERS_MAX: usize = 16;
 /// Pauses between the tries of a read that fails.
 const READ_PAUSES_MS: [u64; 4] = [1, 10, 50, 200];
-/// Pause between the tries of one that finds no memory.
+/// Pause between the tries of one that finds no memory, and how many there are: a minute, within
+/// which the kernel has reclaimed or killed.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
+const MEMORY_TRIES: usize = 60_000;
 /// Rest after a failed write, doubled with each one that follows.
 const REST_MS: u64 = 100;
 const REST_MS_MAX: u64 = 10_000;
@@ -169,10 +171,12 @@ impl<D: BlockDevice> BlockMedium<D> {
     fn read_device(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         let start = Instant::now();
         let mut pauses = READ_PAUSES_MS.iter();
+        let mut waits = 0;
         while let Err(e) = self.device.read(offset, buf) {
             // Not the device's fault: the kernel reclaims or kills, and until then whoever wants
             // the page waits, as for any other.
-            if lacks_memory(&e) {
+            if lacks_memory(&e) && waits < MEMORY_TRIES {
+                waits += 1;
                 std::thread::sleep(MEMORY_PAUSE);
                 continue;
             }
