@@ -51,6 +51,11 @@ def test_move_parts(
     face_both(sandbox, program("move_parts"), what, options=options)
 
 
+def test_odd_ranges(sandbox: Sandbox, program: Compiler) -> None:
+    """The program names a range, and the kernel refuses it: not after a walk through it."""
+    face_both(sandbox, program("odd_ranges"))
+
+
 @BOTH
 def test_refused(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
     """A call that failed has changed nothing, though the kernel announced it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import KERNEL, SKIPPED, TIMEOUT_S, Run, Sandbox
+from harness import HARD, KERNEL, SKIPPED, TIMEOUT_S, Run, Sandbox
 from untiered import face_both
 
 Compiler = Callable[..., Path]
@@ -194,6 +194,12 @@ def test_crash_without(sandbox: Sandbox, program: Compiler) -> None:
         right, zero = pages_in_dump(core, at, 4096)
         assert right + zero == 4096
         assert zero > 1024
+
+
+def test_crash_in_a_child_of_vfork(sandbox: Sandbox, program: Compiler) -> None:
+    """Its parent lives on, and is tiered as before."""
+    with sandbox.start(program("vfork_crash"), options=(*HARD, "--core-dumps")) as run:
+        assert run.conclude() == 0, f"{run.lines} {run.stderr()}"
 
 
 # ---- other processes -----------------------------------------------------------------------------

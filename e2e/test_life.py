@@ -90,12 +90,15 @@ def test_gone_thread(sandbox: Sandbox, program: Compiler, options: tuple[str, ..
     face_both(sandbox, program("gone_thread"), options=options)
 
 
+# Without CAP_SYS_PTRACE the kernel announces no forks.
+UNANNOUNCED = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+
+
 def test_lock_and_fork(sandbox: Sandbox, program: Compiler) -> None:
     """A handler forks in the middle of mlockall: both bring everything home."""
-    if shutil.which("setpriv") is None:
+    if shutil.which(UNANNOUNCED[0]) is None:
         pytest.skip("there is no setpriv")
-    unannounced = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
-    face_both(sandbox, *unannounced, program("lock_and_fork"))
+    face_both(sandbox, *UNANNOUNCED, program("lock_and_fork"))
 
 
 @BOTH
@@ -160,6 +163,12 @@ def test_fork_full(sandbox: Sandbox, program: Compiler, how: str) -> None:
 def test_thread_stacks(sandbox: Sandbox, program: Compiler) -> None:
     """Stacks of sleeping threads are cold; a cancelled thread leaves in the middle of a fault."""
     face_both(sandbox, program("thread_stacks"))
+
+
+@pytest.mark.parametrize("kib", [490, 3000])
+def test_local_storage(sandbox: Sandbox, program: Compiler, kib: int) -> None:
+    """glibc puts the program's thread-local storage on the stacks of our threads as well."""
+    face_both(sandbox, program("local_storage", f"-DKIB={kib}"))
 
 
 ENDS = {"exit": 0, "_exit": 0, "last_thread": 0, "abort": 134, "raise": 137, "segv": 139}
@@ -228,6 +237,36 @@ def test_another_user_from_the_start(sandbox: Sandbox) -> None:
 def test_seccomp(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """A filter for one thread is no business of ours; one for all would bind our threads too."""
     face_both(sandbox, program("seccomp"), how)
+
+
+@BOTH
+def test_filtered(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """What threads of the program do for us must not be what its filter ends it for."""
+    face_both(sandbox, program("filtered"), options=options)
+
+
+def test_filtered_unannounced(sandbox: Sandbox, program: Compiler) -> None:
+    """A fork that nobody announces has its thread bring memory home, which takes many calls."""
+    if shutil.which(UNANNOUNCED[0]) is None:
+        pytest.skip("there is no setpriv")
+    face_both(sandbox, *UNANNOUNCED, program("filtered"))
+
+
+@pytest.mark.parametrize("name", ["filter_exec", "filter_asked"])
+def test_filter(sandbox: Sandbox, program: Compiler, name: str) -> None:
+    """A program that is executed under a filter; and one that only asks for what there is."""
+    face_both(sandbox, program(name))
+
+
+def test_filtered_without_a_planner(sandbox: Sandbox, program: Compiler) -> None:
+    """The end of a program that has no planner any more needs no calls beyond its own."""
+    shell = ("sh", "-c", '"$0" orphan; echo STATUS $?', program("filtered"))
+    with sandbox.start(*shell, options=TORTURE) as run:
+        run.until("ALONE")
+        run.process.kill()
+        run.process.wait(10)
+        run.until("OK")
+        assert run.until("STATUS") == "STATUS 0"
 
 
 def test_abort_handler(sandbox: Sandbox, program: Compiler) -> None:

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import signal
+import socket
 import struct
 import subprocess
 import time
@@ -343,6 +344,33 @@ def test_nonsense_ends_the_conversation_only(sandbox: Sandbox, program: Compiler
             assert len(polite.greet().close_window()) >= 16
         assert "terrace" not in run.stderr(), "the program's standard error is its own"
         assert conclude(run, pid) < 1_000_000
+
+
+# A configuration without tiers, as the runtime reads it.
+NO_TIERS = struct.pack("<IBBBII", 2990, 8, 1, 1, 0, 0) + struct.pack("<QIB", 0, 0, 0)
+
+
+def test_an_answer_that_comes_too_late(sandbox: Sandbox, program: Compiler) -> None:
+    """The program has laid a filter on all of its threads by then: nothing may come of it."""
+    at = sandbox.runtime_dir / "late"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(at))
+        listener.listen()
+        library = terrace_binary().with_name("libterrace.so")
+        told = {"LD_PRELOAD": str(library), "TERRACE_SOCKET": str(at)}
+        with subprocess.Popen(
+            [program("late_planner")],
+            env={**sandbox.environment(), **told},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            link, _ = listener.accept()
+            assert process.stdout is not None
+            assert process.stdout.readline() == "FILTERED\n"
+            with link, contextlib.suppress(BrokenPipeError):
+                link.sendall(message(CONFIGURE, NO_TIERS))
+                assert process.stdout.readline() == "OK\n"
+            assert process.wait(20) == 0
 
 
 def test_a_fuzzed_conversation(sandbox: Sandbox, program: Compiler) -> None:

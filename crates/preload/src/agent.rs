@@ -279,6 +279,8 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
         // Behind all descriptors without which there is no runtime.
         spare::set_up();
     }
+    // Now, and not when the program first makes a thread: it may have forbidden the call by then.
+    thread::robust_head_offset();
     QUEUE.set(Box::leak(Box::new(queue.clone())));
     RUNTIME.set(rt);
     crash::start(rt);
@@ -514,7 +516,7 @@ impl Agent {
     fn runtime_bytes(&self) -> u64 {
         let mut stacks = 0;
         for at in thread::stacks() {
-            self.rt.pagemap.scan(at, at + thread::STACK_BYTES as u64, |a, b| stacks += b - a);
+            self.rt.pagemap.scan(at, at + thread::stack_bytes(), |a, b| stacks += b - a);
         }
         let of_tier =
             |t: &terrace_store::Tier| t.stats().pool.metadata_bytes + t.medium().memory_bytes();

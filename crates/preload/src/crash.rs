@@ -69,8 +69,8 @@ pub fn forget(_only: &OnlyThread) {
 /// In a signal handler, on any thread of the program.
 extern "C" fn before_dump() {
     // A forked child has no runtime, and nothing in tiers. A thread of ours that ends the program
-    // (`proc::die`) is one that would be needed.
-    if forks::runtime().is_none() || thread::is_own() {
+    // (`proc::die`) is one that would be needed. A child that borrows this memory dies alone.
+    if forks::runtime().is_none() || thread::is_own() || forks::is_borrower() {
         return;
     }
     let asked = STEP.compare_exchange(READY, ASKED, Ordering::AcqRel, Ordering::Acquire);

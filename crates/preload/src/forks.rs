@@ -35,8 +35,8 @@ use terrace_core::state::{PageState, PAGE_BYTES, REGION_PAGES};
 static SENTINEL: AtomicU64 = AtomicU64::new(0);
 /// Id of the process that the runtime's threads are in.
 static PID: AtomicU32 = AtomicU32::new(0);
-/// Forks under way that the kernel does not announce.
-static UNDER_WAY: Mutex<u32> = Mutex::new(0);
+/// Movement is stopped, and everything at home, for forks that the kernel does not announce.
+static IS_STOPPED: Mutex<bool> = Mutex::new(false);
 /// The runtime ends, or has ended, while the program goes on.
 static RETIRING: AtomicBool = AtomicBool::new(false);
 static RETIRED: AtomicBool = AtomicBool::new(false);
@@ -64,6 +64,12 @@ pub fn set_up(rt: &Runtime) {
     }
 }
 
+/// Whether this is a child that borrows the memory of the process which the runtime is in (vfork).
+pub fn is_borrower() -> bool {
+    let pid = PID.load(Ordering::Relaxed);
+    pid != 0 && pid != std::process::id() && memory::is_original()
+}
+
 /// Whether mappings of the program may have come apart because memory was registered.
 pub fn may_have_split() -> bool {
     HAS_BEEN.load(Ordering::Relaxed)
@@ -80,7 +86,7 @@ pub fn forget(only: &OnlyThread) {
     for number in [&PID, &BEGUN, &SEEN, &GOING_ON] {
         number.store(0, Ordering::Relaxed);
     }
-    renew(only, &UNDER_WAY, 0);
+    renew(only, &IS_STOPPED, false);
 }
 
 /// Whether `page` is the sentinel.
@@ -144,13 +150,12 @@ pub fn prepare() {
     let Some(rt) = unannounced() else { return };
     // Handlers of signals may fork as well.
     thread::without_signals(|| {
-        let mut under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        if *under_way == 0 {
+        let mut is_stopped = IS_STOPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut is_stopped, true) {
             rt.paused.fetch_add(1, Ordering::AcqRel);
             bring_all_home(rt);
             rt.doorbell.call(|pager| pager.give_to_children());
         }
-        *under_way += 1;
     });
 }
 
@@ -160,9 +165,11 @@ pub fn in_parent() {
     let _ = GOING_ON.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
     let Some(rt) = unannounced() else { return };
     thread::without_signals(|| {
-        let mut under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        *under_way = under_way.saturating_sub(1);
-        if *under_way == 0 {
+        let mut is_stopped = IS_STOPPED.lock().unwrap_or_else(PoisonError::into_inner);
+        // A runtime may come up in the middle of a fork, which has stopped nothing then and must
+        // not start what another one has stopped. So all are counted, and the last one starts it.
+        if *is_stopped && GOING_ON.load(Ordering::Acquire) == 0 {
+            *is_stopped = false;
             rt.doorbell.call(|pager| pager.take_from_children());
             rt.paused.fetch_sub(1, Ordering::AcqRel);
         }
@@ -178,7 +185,10 @@ pub fn retire() {
     if !memory::is_reserved() || !memory::is_original() || RETIRING.swap(true, Ordering::SeqCst) {
         return;
     }
-    agent::await_start();
+    if !agent::await_start() {
+        // Its planner does not answer. Should it do so later, nothing may come of it.
+        agent::stop();
+    }
     let Some(rt) = runtime() else { return };
     thread::without_signals(|| {
         rt.paused.fetch_add(1, Ordering::AcqRel);
@@ -188,6 +198,19 @@ pub fn retire() {
         rt.doorbell.call(move |pager| pager.unregister_all(sentinel));
         RETIRED.store(true, Ordering::Release);
     });
+}
+
+/// Before a seccomp filter is laid, on all threads or on the calling one. On all it would bind ours.
+/// On one it binds what that one does for us, which is much in a fork that is not announced; the
+/// calls of other forks are no more than memory.
+pub fn before_filter(is_for_all: bool) {
+    if !memory::is_reserved() || !memory::is_original() {
+        return;
+    }
+    let is_harmless = || agent::await_start() && unannounced().is_none();
+    if is_for_all || !is_harmless() {
+        retire();
+    }
 }
 
 /// In the child, before `fork` returns there: lets go of the parent's descriptors - it must hold
@@ -211,17 +234,22 @@ pub fn in_child() {
 
 /// Before the process ends: children that still miss pages get them first.
 pub extern "C" fn at_exit() {
-    // A child that only borrows this memory (vfork) ends without us.
-    if !memory::is_original() || PID.load(Ordering::Relaxed) != std::process::id() {
+    // A look at memory first: a seccomp filter of the program's may know none of the calls below.
+    let leaves_door = link::leaves_door();
+    let all_seen = SEEN.load(Ordering::Acquire) >= BEGUN.load(Ordering::Acquire);
+    let waits = |rt: &&Runtime| !all_seen || stats::get(&rt.stats.children_pending) > 0;
+    let waits = runtime().filter(|rt| rt.sees_forks()).filter(waits);
+    // A child that only borrows this memory ends without us.
+    if !leaves_door && waits.is_none() || !memory::is_original() || is_borrower() {
         return;
     }
-    link::remove_door_if_orphaned();
-    let Some(rt) = runtime().filter(|rt| rt.sees_forks()) else { return };
+    if leaves_door {
+        link::remove_door();
+    }
+    let Some(rt) = waits else { return };
     // The pager counts a child when it handles the fork's event; a call behind that event says that
-    // it has. It is only made where a fork is not accounted for, because a seccomp filter of the
-    // program's may not know it. Not worth a hang: if the bell cannot be had, the children look
-    // after themselves.
-    let all_seen = SEEN.load(Ordering::Acquire) >= BEGUN.load(Ordering::Acquire);
+    // it has. It is only made where a fork is not accounted for. Not worth a hang: if the bell
+    // cannot be had, the children look after themselves.
     if all_seen || rt.doorbell.try_call(|_| ()).is_some() {
         while stats::get(&rt.stats.children_pending) > 0 {
             thread::sleep_us(500);

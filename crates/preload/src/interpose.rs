@@ -478,6 +478,20 @@ pub unsafe extern "C" fn pthread_mutex_init(
     result
 }
 
+/// Where the descriptor of a thread is that was made just now. Where libc has put its address is
+/// the new thread's by now: it may have ended, and have given that memory back. Whatever is there
+/// is only an address to us.
+fn made_at(thread: *const libc::pthread_t) -> Option<u64> {
+    let mut at = [0];
+    // A seccomp filter may not know that call, and end the program for it. Such a program has to
+    // leave the place alone for a moment.
+    if !offspring::has_filter() {
+        return proc::read_application_words(thread as u64, &mut at).then_some(at[0]);
+    }
+    // SAFETY: libc has just written there.
+    Some(unsafe { thread.read_volatile() })
+}
+
 /// `pthread_create(3)`.
 ///
 /// # Safety
@@ -499,11 +513,8 @@ pub unsafe extern "C" fn pthread_create(
         let real: CreateFn = std::mem::transmute(next(&CREATE, c"pthread_create"));
         real(thread, attributes, start, argument)
     };
-    // Where libc has put the descriptor's address is the new thread's by now: it may have ended,
-    // and have given that memory back. Whatever is there is only an address to us.
-    let mut at = [0];
-    if result == 0 && rt.is_some() && proc::read_application_words(thread as u64, &mut at) {
-        kept::thread_made(at[0]);
+    if let Some(at) = rt.filter(|_| result == 0).and_then(|_| made_at(thread)) {
+        kept::thread_made(at);
     }
     if let Some(rt) = rt {
         rt.paused.fetch_sub(1, Ordering::AcqRel);
@@ -598,8 +609,9 @@ pub unsafe extern "C" fn prctl(
     c: libc::c_ulong,
     d: libc::c_ulong,
 ) -> libc::c_int {
-    if option == libc::PR_SET_SECCOMP {
-        offspring::note_filter();
+    // (Without a filter it is only asked whether there can be one.)
+    if option == libc::PR_SET_SECCOMP && (a == libc::SECCOMP_MODE_STRICT.into() || b != 0) {
+        offspring::note_filter(false);
     }
     // SAFETY: the caller's call. Arguments that were not given are passed on as they are found, and
     // the kernel looks at those that the option has.

@@ -17,10 +17,11 @@
 //! and ends with the mapping.
 
 use crate::forks;
+use crate::offspring;
 use crate::region::page_index;
 use crate::runtime::Runtime;
 use crate::sys::stack::WORK;
-use crate::sys::{proc, thread};
+use crate::sys::{memory, proc, thread};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use terrace_core::state::PAGE_BYTES;
 
@@ -36,24 +37,38 @@ const EARLY_MAX: usize = 4096;
 static EARLY: [AtomicU64; EARLY_MAX] = [const { AtomicU64::new(0) }; EARLY_MAX];
 static EARLY_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps the pages of a range home from now on. Not from the pager thread.
-fn keep(rt: &Runtime, start: u64, len: u64) {
-    WORK.run(|| keep_here(rt, start, len));
+/// Who asks for a page to be kept.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// A thread of ours: what it knows of may be gone.
+    Us,
+    /// A thread of the program, whose memory it is. It may have laid a seccomp filter, which may
+    /// know none of our calls; then the thread makes none.
+    Program,
 }
 
-fn keep_here(rt: &Runtime, start: u64, len: u64) {
+/// Keeps the pages of a range home from now on. Not from the pager thread.
+fn keep(rt: &Runtime, start: u64, len: u64, by: By) {
+    WORK.run(|| keep_here(rt, start, len, by));
+}
+
+fn keep_here(rt: &Runtime, start: u64, len: u64, by: By) {
+    let is_silent = by == By::Program && offspring::has_filter();
     let mut page = start / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     while page < start + len {
         if let Some(region) = rt.table.get_or_create(page) {
             let i = page_index(page);
             for round in 0.. {
-                forks::strike_in_round(rt, region, round);
+                if !is_silent {
+                    forks::strike_in_round(rt, region, round);
+                }
                 let w = region.word(i);
                 match w.kept() {
                     Some(kept) if kept == w || region.replace(i, w, kept) => break,
                     Some(_) => {}
                     // In a tier, or on its way: a read brings it home. Nothing to read: nothing
                     // to keep.
+                    None if is_silent => memory::touch_of_program(page),
                     None if !proc::read_application_page(page, &mut [0; PAGE_BYTES]) => break,
                     None => {}
                 }
@@ -69,7 +84,7 @@ fn keep_here(rt: &Runtime, start: u64, len: u64) {
 pub fn keep_threads(rt: &Runtime) {
     thread::robust_heads(|head| {
         if rt.table.get(head).is_some_and(|region| region.is_followed()) {
-            keep(rt, head - BEFORE_HEAD, BEFORE_HEAD + HEAD_BYTES);
+            keep(rt, head - BEFORE_HEAD, BEFORE_HEAD + HEAD_BYTES, By::Us);
         }
     });
 }
@@ -83,7 +98,7 @@ pub fn mutex_made(at: u64) {
     }
     // First that, then a look for the runtime, which may be coming up.
     if let Some(rt) = forks::runtime() {
-        keep(rt, at, MUTEX_BYTES);
+        keep(rt, at, MUTEX_BYTES, By::Program);
     }
 }
 
@@ -93,14 +108,14 @@ pub fn thread_made(at: u64) {
     let Some(rt) = forks::runtime() else { return };
     let head = at + thread::robust_head_offset();
     if rt.table.get(head).is_some_and(|region| region.is_followed()) {
-        keep(rt, head - BEFORE_HEAD, BEFORE_HEAD + HEAD_BYTES);
+        keep(rt, head - BEFORE_HEAD, BEFORE_HEAD + HEAD_BYTES, By::Program);
     }
 }
 
 /// The kernel was given a word to clear.
 pub fn word_given(at: u64) {
     if let Some(rt) = forks::runtime() {
-        keep(rt, at, 4);
+        keep(rt, at, 4, By::Program);
     }
 }
 
@@ -111,7 +126,7 @@ pub fn keep_early(rt: &Runtime) -> bool {
         // One that is being noted just now sees the runtime by itself.
         match place.load(Ordering::SeqCst) {
             0 => {}
-            at => keep(rt, at, MUTEX_BYTES),
+            at => keep(rt, at, MUTEX_BYTES, By::Us),
         }
     }
     count <= EARLY_MAX

@@ -60,7 +60,11 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     interpose::resolve();
     let Some(path) = sys::proc::environment(SOCKET_VARIABLE) else { return };
+    if offspring::is_filtered() {
+        return;
+    }
     sys::thread::find_count();
+    sys::thread::find_local_bytes();
     // Before the program can become another user.
     let owner = sys::socket::effective_user();
     let looks_after_children = offspring::note(path, owner);

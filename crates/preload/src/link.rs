@@ -8,6 +8,7 @@
 //! sockets' directory says so, and the kernel is asked again for each connection.
 
 use crate::interpose;
+use crate::offspring;
 use crate::sys::slot::Slot;
 use crate::sys::sync::OnlyThread;
 use crate::sys::{credentials, proc, socket, thread};
@@ -219,11 +220,10 @@ fn open_door(planner: &Path) -> Option<UnixListener> {
     Some(proc::listener_from(raised))
 }
 
-/// At the end of a process that has no planner: one that is there removes the door itself.
-pub fn remove_door_if_orphaned() {
-    if IS_ORPHANED.load(Ordering::Relaxed) {
-        remove_door();
-    }
+/// Whether the end of this process would leave the door's socket behind: where it has a planner,
+/// that removes it. (Where there is a seccomp filter, that may not know the calls, it stays.)
+pub fn leaves_door() -> bool {
+    IS_ORPHANED.load(Ordering::Relaxed) && !offspring::has_filter()
 }
 
 /// When nobody is to come any more. Where it cannot (another root directory, another user), or does

@@ -33,6 +33,8 @@ use terrace_store::codec::deflate;
 const VARIABLE: &CStr = c"TERRACE_FORKED_CHILDREN";
 /// The id of `terrace run`: who has another parent was executed by something of the program's.
 const STARTER_VARIABLE: &CStr = c"TERRACE_STARTER";
+/// How many seccomp filters lie on `terrace run`.
+const FILTERS_VARIABLE: &CStr = c"TERRACE_FILTERS";
 
 /// What is worth a runtime, bytes. It takes about 5 MB, and threads.
 const WORTH_BYTES: u64 = 64 << 20;
@@ -86,6 +88,15 @@ pub fn is_executed_child() -> bool {
     starter.and_then(|pid| pid.parse().ok()).is_some_and(|pid: u32| pid != proc::parent())
 }
 
+/// Whether more seccomp filters lie on this program than on `terrace run`. Somebody in between has
+/// laid them, for this program and not for what a runtime does in it, and may end it for that.
+/// Before `main`.
+pub fn is_filtered() -> bool {
+    let told = proc::environment(FILTERS_VARIABLE).and_then(Path::to_str);
+    let those: Option<u32> = told.and_then(|count| count.parse().ok());
+    those.is_some_and(|those| proc::seccomp_filters().is_some_and(|these| these > those))
+}
+
 /// Waits, in a program that was just executed, whether it will be worth a runtime. Before `main`.
 pub fn begin() {
     STEP.store(WAITING, Ordering::Release);
@@ -120,9 +131,20 @@ fn forget(only: &OnlyThread) {
     memory::forget(only);
 }
 
-/// The program lays a seccomp filter: children that are forked from now on stay as they are.
-pub fn note_filter() {
-    HAS_FILTER.store(true, Ordering::Release);
+/// The program lays a seccomp filter, on all of its threads or on the calling one: children that
+/// are forked from now on stay as they are, and so does a process that waits for its runtime.
+pub fn note_filter(is_for_all: bool) {
+    // (A child of vfork lays it on itself.)
+    if !forks::is_borrower() {
+        HAS_FILTER.store(true, Ordering::Release);
+        cancel();
+        forks::before_filter(is_for_all);
+    }
+}
+
+/// Whether it has laid one: what a thread of the program's calls for us may end it.
+pub fn has_filter() -> bool {
+    HAS_FILTER.load(Ordering::Acquire)
 }
 
 /// Ends the wait for good, and the thread with it. Before the process does what is only allowed

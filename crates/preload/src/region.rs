@@ -234,13 +234,23 @@ impl RegionTable {
     /// The region of an address, if it is followed. Lock-free.
     #[inline]
     pub fn get(&self, address: u64) -> Option<&'static Region> {
-        let [top, middle, leaf] = indices(address)?;
+        self.look(address).ok()
+    }
+
+    /// The region of an address, or else the first address behind it that can have one: what has no
+    /// node in the tree has no regions.
+    #[inline]
+    fn look(&self, address: u64) -> Result<&'static Region, u64> {
+        let [top, middle, leaf] = indices(address).ok_or(u64::MAX)?;
+        let behind = |bits: u32| ((address / REGION_BYTES >> bits) + 1 << bits) * REGION_BYTES;
         // SAFETY: pointers in the tree come from `Box::leak` in `Node::at` and `get_or_create` and
         // are never freed; acquire pairs with the release there.
         unsafe {
-            let below_top = self.top[top].load(Ordering::Acquire).as_ref()?;
-            let below_middle = below_top.0[middle].load(Ordering::Acquire).as_ref()?;
-            below_middle.0[leaf].load(Ordering::Acquire).as_ref()
+            let below_top = self.top[top].load(Ordering::Acquire).as_ref();
+            let below_top = below_top.ok_or_else(|| behind(2 * NODE_BITS))?;
+            let below_middle = below_top.0[middle].load(Ordering::Acquire).as_ref();
+            let below_middle = below_middle.ok_or_else(|| behind(NODE_BITS))?;
+            below_middle.0[leaf].load(Ordering::Acquire).as_ref().ok_or_else(|| behind(0))
         }
     }
 
@@ -270,7 +280,8 @@ impl RegionTable {
 }
 
 /// Calls `visit` with every followed region that overlaps `[start, end)` and the range of its
-/// pages that does.
+/// pages that does. Of any range in little time: the program names it, and it may be terabytes, or
+/// no range at all.
 pub fn for_overlap(
     table: &RegionTable,
     start: u64,
@@ -279,14 +290,15 @@ pub fn for_overlap(
 ) {
     let mut at = start;
     while at < end {
-        let region_end = (at / REGION_BYTES + 1) * REGION_BYTES;
-        let stop = region_end.min(end);
-        if let Some(r) = table.get(at) {
-            let first = page_index(at);
-            let last = ((stop - r.base) as usize).div_ceil(PAGE_BYTES);
-            visit(r, first..last);
-        }
-        at = region_end;
+        at = match table.look(at) {
+            Ok(r) => {
+                let region_end = r.base + REGION_BYTES;
+                let last = ((region_end.min(end) - r.base) as usize).div_ceil(PAGE_BYTES);
+                visit(r, page_index(at)..last);
+                region_end
+            }
+            Err(next) => next,
+        };
     }
 }
 
@@ -315,6 +327,23 @@ mod tests {
         let mut seen = vec![];
         for_overlap(&t, 0x3f_e000, 0x60_1000, |r, pages| seen.push((r.base, pages)));
         assert_eq!(seen, [(0x20_0000, 510..512), (0x60_0000, 0..1)]);
+    }
+
+    #[test]
+    fn an_overlap_with_all_addresses_takes_no_time() {
+        let t = RegionTable::default();
+        let far = (1 << 47) - REGION_BYTES;
+        for at in [0, 0x60_0000, 1 << 30, 3 << 39, far] {
+            t.get_or_create(at).unwrap();
+        }
+        for end in [1 << 47, u64::MAX - 4095, u64::MAX] {
+            let mut seen = vec![];
+            for_overlap(&t, 4096, end, |r, pages| seen.push((r.base, pages)));
+            let whole = [0x60_0000, 1 << 30, 3 << 39, far].map(|base| (base, 0..512));
+            assert_eq!(seen, [vec![(0, 1..512)], whole.to_vec()].concat());
+        }
+        for_overlap(&t, u64::MAX - 4095, u64::MAX, |_, _| panic!("there is none"));
+        for_overlap(&t, 1 << 47, u64::MAX, |_, _| panic!("there is none"));
     }
 
     #[test]

@@ -309,7 +309,7 @@ mod x86_64 {
     }
 
     /// Whether the call makes a process with a copy of our memory, on the caller's stack.
-    extern "C" fn is_fork(number: libc::c_long, a: u64, b: u64) -> libc::c_int {
+    extern "C" fn is_fork(number: libc::c_long, a: u64, b: u64, c: u64) -> libc::c_int {
         let (flags, stack) = match number {
             libc::SYS_clone => (a, b),
             libc::SYS_clone3 => {
@@ -322,10 +322,11 @@ mod x86_64 {
                 (args[0], args[5])
             }
             libc::SYS_seccomp => {
-                offspring::note_filter();
-                let lays_on_all = b & libc::SECCOMP_FILTER_FLAG_TSYNC != 0;
-                if a == u64::from(libc::SECCOMP_SET_MODE_FILTER) && lays_on_all {
-                    super::leave();
+                let is_filter = a == u64::from(libc::SECCOMP_SET_MODE_FILTER);
+                // (Without one it is only asked whether there can be one.)
+                if a == u64::from(libc::SECCOMP_SET_MODE_STRICT) || is_filter && c != 0 {
+                    let is_for_all = b & libc::SECCOMP_FILTER_FLAG_TSYNC != 0;
+                    offspring::note_filter(is_filter && is_for_all);
                 }
                 return 0;
             }

@@ -190,6 +190,13 @@ pub fn read_byte_of_copied(address: u64) -> u8 {
     unsafe { std::ptr::read_volatile(address as *const u8) }
 }
 
+/// Reads a byte of the program's, which brings its page home, on a thread that may touch it.
+pub fn touch_of_program(address: u64) {
+    // SAFETY: memory of the caller's caller, which it has handed over for this; of the byte nothing
+    // is made.
+    unsafe { std::ptr::read_volatile(address as *const u8) };
+}
+
 /// Carves `len` bytes that nobody, the kernel included, can read.
 pub fn carve_unreadable(len: u64) -> Option<u64> {
     let start = carve(len)?;

@@ -407,6 +407,14 @@ pub fn own_anonymous_bytes(at_least: u64) -> u64 {
     sum_kib(read_small(c"/proc/self/smaps_rollup", &mut text), &private).min(anonymous)
 }
 
+/// Seccomp filters that lie on the calling thread (Linux 5.9); `None` if that is not said.
+/// Allocates nothing.
+pub fn seccomp_filters() -> Option<u32> {
+    let mut text = [0; 4096];
+    let text = std::str::from_utf8(read_small(c"/proc/self/status", &mut text)).ok()?;
+    text.lines().find_map(|l| l.strip_prefix("Seccomp_filters:")?.trim().parse().ok())
+}
+
 /// The first bytes of a file.
 fn read_small<'a>(path: &std::ffi::CStr, text: &'a mut [u8]) -> &'a [u8] {
     // SAFETY: the path ends; the buffer is ours and of the length given; our descriptor is closed.

@@ -9,7 +9,32 @@ use super::{credentials, files, memory, rseq};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
-pub const STACK_BYTES: usize = 512 << 10;
+const STACK_BYTES: usize = 512 << 10;
+
+/// What glibc puts on each stack for the libraries and the program, beyond what it always needs:
+/// their thread-local storage. A few KiB mostly, and megabytes of a program that has its arrays
+/// there.
+static LOCAL_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Finds that out, while the process has one thread, because `dlsym` may allocate. The name of the
+/// function is glibc's own business, and others have asked it since 2.15.
+pub fn find_local_bytes() {
+    // SAFETY: a lookup by name; what has this name in glibc is such a function, which only adds up
+    // numbers of its own.
+    let least = unsafe {
+        let place = libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr());
+        let least: Option<MinStackFn> = std::mem::transmute(place);
+        least.map_or(0, |least| least(std::ptr::null()))
+    };
+    LOCAL_BYTES.store(least.next_multiple_of(4096) as u64, Ordering::Relaxed);
+}
+
+type MinStackFn = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+
+/// Bytes of one runtime thread's stack, with what is put there before the thread begins.
+pub fn stack_bytes() -> u64 {
+    STACK_BYTES as u64 + LOCAL_BYTES.load(Ordering::Relaxed)
+}
 
 /// Threads a runtime can have: agent, pager, trainer, rescuer, at most 8 movers and the loaders.
 pub const THREADS_MAX: usize = 12 + crate::loader::LOADERS;
@@ -136,14 +161,14 @@ fn create(
     arg: *mut libc::c_void,
     tries: u32,
 ) -> bool {
-    let Some(stack) = memory::map_copied(STACK_BYTES as u64) else { return false };
+    let Some(stack) = memory::map_copied(stack_bytes()) else { return false };
     for place in &STACKS {
         if place.compare_exchange(0, stack, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             break;
         }
     }
     // SAFETY: the attributes are initialised before use and destroyed after; the stack is ours,
-    // page-aligned, at least STACK_BYTES long and used by this thread only; signals are
+    // page-aligned, of the length given and used by this thread only; signals are
     // blocked around the creation so that the thread inherits a full mask.
     unsafe {
         let mut attr: libc::pthread_attr_t = std::mem::zeroed();
@@ -152,7 +177,7 @@ fn create(
         let mut thread: libc::pthread_t = 0;
         libc::pthread_attr_init(&mut attr);
         libc::pthread_attr_setdetachstate(&mut attr, libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_attr_setstack(&mut attr, stack as *mut libc::c_void, STACK_BYTES);
+        libc::pthread_attr_setstack(&mut attr, stack as *mut libc::c_void, stack_bytes() as usize);
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         let mut r = libc::pthread_create(&mut thread, &attr, entry, arg);

@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 use crate::schedule::{self, Stop, Style};
 use crate::sys::{memory, thread};
 use crate::world::{Setting, World};
-use crate::{app, forks, standstill};
+use crate::{agent, app, forks, standstill};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -120,8 +120,9 @@ const ELSEWHERE: u64 = app::BASE + 8 * REGION_BYTES;
 const FAST: TierId = TierId(1);
 const SLOW: TierId = TierId(2);
 
-/// Goes through the table.
+/// Goes through the table, and through what is no page's business.
 pub fn check() -> Result<(), String> {
+    forks_older_than_the_runtime().map_err(|why| format!("a fork and its runtime: {why}"))?;
     for has_move in [true, false] {
         for (event, outcomes) in TABLE {
             for (before, wanted) in ROWS.into_iter().zip(outcomes) {
@@ -162,6 +163,46 @@ fn one(before: Before, event: Event, wanted: Kind, has_move: bool) -> Result<(),
         (_, Some(why)) => Err(why),
         (Stop::Finished, None) => result.borrow().clone(),
         (stop, None) => Err(format!("{stop:?}, {waiting}")),
+    }
+}
+
+/// Where a runtime comes up in the middle of a fork, that fork has not stopped its movers.
+fn forks_older_than_the_runtime() -> Result<(), String> {
+    let mut setting = Setting::of(1);
+    setting.forks_announced = false;
+    let World { rt, queue } = World::build(&setting);
+    let result = Rc::new(RefCell::new(Ok(())));
+    let to = result.clone();
+    let of_script = queue.clone();
+    schedule::spawn("script", false, move || {
+        let has_runtime = |it: bool| agent::set_up(it.then(|| (rt, of_script.clone())));
+        let check = |what: &str, wanted: bool| match rt.is_paused() == wanted {
+            true => Ok(()),
+            false => Err(format!("paused {} times: {what}", rt.paused.load(Ordering::Relaxed))),
+        };
+        let play = || -> Result<(), String> {
+            has_runtime(false);
+            forks::prepare();
+            has_runtime(true);
+            forks::in_parent();
+            check("a fork that began without it is over", false)?;
+            has_runtime(false);
+            forks::prepare();
+            has_runtime(true);
+            forks::prepare();
+            forks::in_parent();
+            check("another has begun and goes on", true)?;
+            forks::in_parent();
+            check("both are over", false)
+        };
+        *to.borrow_mut() = play();
+    });
+    let stop = schedule::run(100_000);
+    World { rt, queue }.end();
+    kernel::begin(false, true);
+    match stop {
+        Stop::Finished => result.borrow().clone(),
+        stop => Err(format!("{stop:?}")),
     }
 }
 

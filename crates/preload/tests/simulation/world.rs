@@ -13,6 +13,7 @@ use crate::schedule::{self, Random, Stop, Style};
 use crate::stats::Stats;
 use crate::stores::Stores;
 use crate::sys::stop::Stopper;
+use crate::sys::sync::OnlyThread;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{inherit, memory, proc, thread};
 use crate::{agent, checks, forks, options};
@@ -155,6 +156,8 @@ impl World {
             pager.run();
         });
         loader::start(rt);
+        // A seed that was ended on purpose leaves forks that never return.
+        forks::forget(&OnlyThread::of_new_seed());
         forks::set_up(rt);
         let queue = Arc::new(Queue::default());
         for number in 0..u64::from(rt.stores.config.move_threads) {

@@ -17,13 +17,20 @@ pub struct MutexGuard<'a, T> {
     inner: Option<std::sync::MutexGuard<'a, T>>,
 }
 
-/// See the real one. Children run no code of the runtime here.
+/// See the real one. Children run no code of the runtime here; a new seed begins like one.
 #[derive(Debug)]
 pub struct OnlyThread(());
 
+impl OnlyThread {
+    /// Before the first thread of a seed.
+    pub fn of_new_seed() -> OnlyThread {
+        OnlyThread(())
+    }
+}
+
 /// See the real one.
-pub fn renew<T>(_only: &OnlyThread, _lock: &'static Mutex<T>, _value: T) {
-    unreachable!("no child runs this")
+pub fn renew<T>(_only: &OnlyThread, lock: &'static Mutex<T>, value: T) {
+    *lock.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = value;
 }
 
 impl<T> Mutex<T> {
