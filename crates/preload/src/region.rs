@@ -242,7 +242,7 @@ impl RegionTable {
     #[inline]
     fn look(&self, address: u64) -> Result<&'static Region, u64> {
         let [top, middle, leaf] = indices(address).ok_or(u64::MAX)?;
-        let behind = |bits: u32| ((address / REGION_BYTES >> bits) + 1 << bits) * REGION_BYTES;
+        let behind = |bits: u32| (((address / REGION_BYTES) >> bits) + 1) * (REGION_BYTES << bits);
         // SAFETY: pointers in the tree come from `Box::leak` in `Node::at` and `get_or_create` and
         // are never freed; acquire pairs with the release there.
         unsafe {
