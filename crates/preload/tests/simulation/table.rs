@@ -174,29 +174,27 @@ fn forks_older_than_the_runtime() -> Result<(), String> {
     let result = Rc::new(RefCell::new(Ok(())));
     let to = result.clone();
     let of_script = queue.clone();
-    schedule::spawn("script", false, move || {
+    let play = move || -> Result<(), String> {
         let has_runtime = |it: bool| agent::set_up(it.then(|| (rt, of_script.clone())));
         let check = |what: &str, wanted: bool| match rt.is_paused() == wanted {
             true => Ok(()),
             false => Err(format!("paused {} times: {what}", rt.paused.load(Ordering::Relaxed))),
         };
-        let play = || -> Result<(), String> {
-            has_runtime(false);
-            forks::prepare();
-            has_runtime(true);
-            forks::in_parent();
-            check("a fork that began without it is over", false)?;
-            has_runtime(false);
-            forks::prepare();
-            has_runtime(true);
-            forks::prepare();
-            forks::in_parent();
-            check("another has begun and goes on", true)?;
-            forks::in_parent();
-            check("both are over", false)
-        };
-        *to.borrow_mut() = play();
-    });
+        has_runtime(false);
+        forks::prepare();
+        has_runtime(true);
+        forks::in_parent();
+        check("a fork that began without it is over", false)?;
+        has_runtime(false);
+        forks::prepare();
+        has_runtime(true);
+        forks::prepare();
+        forks::in_parent();
+        check("another has begun and goes on", true)?;
+        forks::in_parent();
+        check("both are over", false)
+    };
+    schedule::spawn("script", false, move || *to.borrow_mut() = play());
     let stop = schedule::run(100_000);
     World { rt, queue }.end();
     kernel::begin(false, true);
