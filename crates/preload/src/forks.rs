@@ -200,9 +200,9 @@ pub fn retire() {
     });
 }
 
-/// Before a seccomp filter is laid, on all threads or on the calling one. On all it would bind ours.
-/// On one it binds what that one does for us, which is much in a fork that is not announced; the
-/// calls of other forks are no more than memory.
+/// Before a seccomp filter is laid, on all threads or on the calling one. On all it would bind
+/// ours. On one it binds what that one does for us, which is much in a fork that is not announced;
+/// the calls of other forks are no more than memory.
 pub fn before_filter(is_for_all: bool) {
     if !memory::is_reserved() || !memory::is_original() {
         return;
