@@ -134,12 +134,13 @@ fn forget(only: &OnlyThread) {
 /// The program lays a seccomp filter, on all of its threads or on the calling one: children that
 /// are forked from now on stay as they are, and so does a process that waits for its runtime.
 pub fn note_filter(is_for_all: bool) {
-    // (A child of vfork lays it on itself.)
-    if !forks::is_borrower() {
-        HAS_FILTER.store(true, Ordering::Release);
-        cancel();
-        forks::before_filter(is_for_all);
+    // A child of vfork lays it on itself. (Who has laid one may not be able to ask who it is.)
+    if !has_filter() && forks::is_borrower() {
+        return;
     }
+    HAS_FILTER.store(true, Ordering::Release);
+    cancel();
+    forks::before_filter(is_for_all);
 }
 
 /// Whether it has laid one: what a thread of the program's calls for us may end it.
