@@ -90,14 +90,15 @@ def test_gone_thread(sandbox: Sandbox, program: Compiler, options: tuple[str, ..
     face_both(sandbox, program("gone_thread"), options=options)
 
 
+needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
+
 # Without CAP_SYS_PTRACE the kernel announces no forks.
 UNANNOUNCED = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
 
 
+@needs_setpriv
 def test_lock_and_fork(sandbox: Sandbox, program: Compiler) -> None:
     """A handler forks in the middle of mlockall: both bring everything home."""
-    if shutil.which(UNANNOUNCED[0]) is None:
-        pytest.skip("there is no setpriv")
     face_both(sandbox, *UNANNOUNCED, program("lock_and_fork"))
 
 
@@ -146,12 +147,10 @@ def test_exec_thread(sandbox: Sandbox, program: Compiler, how: str) -> None:
 BOUND = ("setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource")
 
 
-@pytest.mark.parametrize("how", ["full", "lowered", "bound"])
+@pytest.mark.parametrize("how", ["full", "lowered", pytest.param("bound", marks=needs_setpriv)])
 def test_fork_full(sandbox: Sandbox, program: Compiler, how: str) -> None:
     """A fork's event brings a descriptor, and none may be free: then every fault would hang."""
     if how == "bound":
-        if shutil.which(BOUND[0]) is None:
-            pytest.skip("there is no setpriv")
         face_both(sandbox, *BOUND, program("fork_full"), "full")
     else:
         face_both(sandbox, program("fork_full"), how)
@@ -217,6 +216,7 @@ def test_privileges(sandbox: Sandbox, program: Compiler, what: str) -> None:
     face_both(sandbox, program("privileges"), what)
 
 
+@needs_setpriv
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_from_the_start(sandbox: Sandbox) -> None:
     """setpriv keeps a right beyond its change of user, while the runtime is coming up."""
@@ -245,10 +245,9 @@ def test_filtered(sandbox: Sandbox, program: Compiler, options: tuple[str, ...])
     face_both(sandbox, program("filtered"), options=options)
 
 
+@needs_setpriv
 def test_filtered_unannounced(sandbox: Sandbox, program: Compiler) -> None:
     """A fork that nobody announces has its thread bring memory home, which takes many calls."""
-    if shutil.which(UNANNOUNCED[0]) is None:
-        pytest.skip("there is no setpriv")
     face_both(sandbox, *UNANNOUNCED, program("filtered"))
 
 

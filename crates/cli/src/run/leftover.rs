@@ -29,8 +29,8 @@ pub(super) fn report(session: &Session, ran: Duration) -> Vec<String> {
         let first_window = Duration::from_secs_f64(shared.config.run.window_s / 4.0);
         let should_say = ran > START + first_window && !shared.is_accounted_for();
         let none = "nothing was tiered, because no process connected: the program may clear its \
-                    environment, start a static or setuid program, or make itself a daemon; that \
-                    one must be kept in the foreground";
+                    environment, start a static or setuid program, or one under a seccomp filter \
+                    of its own, or make itself a daemon; that one must be kept in the foreground";
         return should_say.then(|| none.to_owned()).into_iter().collect();
     }
     let (tiered, untiered): (Vec<u32>, Vec<u32>) =
