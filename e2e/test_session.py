@@ -343,20 +343,31 @@ def test_status(sandbox: Sandbox, program: Compiler) -> None:
 @tiered
 def test_status_of_jobs_that_ended(sandbox: Sandbox) -> None:
     """A program that starts a process for every job: none of them looks alive for ever."""
-    job = "import time; d = bytearray(b'job ' * (16 << 20)); time.sleep(1)"
-    jobs = f'for i in 1 2 3; do {sys.executable} -c "{job}"; done; echo ENDED; sleep 60'
+    leave = sandbox.folder / "leave"
+    job = sandbox.folder / "job.py"
+    job.write_text(
+        "import pathlib, sys, time\n"
+        "d = bytearray(b'job ' * (16 << 20))\n"
+        "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)\n"
+    )
+    jobs = f"for i in 1 2 3; do {sys.executable} {job} {leave}$i; done; echo ENDED; sleep 60"
     with sandbox.start("sh", "-c", jobs) as run:
-        run.until("ENDED")
 
-        def ended() -> list[int]:
+        def known(*, has_ended: bool) -> list[int]:
             answer = json.loads(sandbox.terrace("status", "--json").stdout)
             (session,) = answer["sessions"]
-            known: list[dict[str, Any]] = session["applications"]
             assert session["ended_before"]["applications"] == 0
-            return [a["pid"] for a in known if a["has_ended"]]
+            jobs = [a for a in session["applications"] if not a["command"].startswith("sh ")]
+            return [a["pid"] for a in jobs if a["has_ended"] == has_ended]
 
-        wait_until("they have ended", lambda: len(ended()) == 3)
-        said = sandbox.terrace("status", str(ended()[0])).stdout
+        for i in (1, 2, 3):
+            # One that ends before its first window does (1 s) is never known.
+            wait_until(f"job {i} is known", lambda: len(known(has_ended=False)) == 1)
+            leave.with_name(f"leave{i}").touch()
+            wait_until("it has ended", lambda: len(known(has_ended=False)) == 0)
+            assert len(known(has_ended=True)) == i
+        run.until("ENDED")
+        said = sandbox.terrace("status", str(known(has_ended=True)[0])).stdout
         assert "ended after" in said, said
 
 
