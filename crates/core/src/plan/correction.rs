@@ -47,6 +47,12 @@ impl Correction {
         self.k
     }
 
+    /// Whether the last window had so many more faults than were expected that it says nothing of
+    /// how wrong expectations are, or the second like that in a row.
+    pub(super) fn is_event(&self) -> bool {
+        self.is_event
+    }
+
     /// Notes what a plan expects, uncorrected. `is_settled` is false if much of what it expects
     /// them of has not been moved there yet.
     pub(super) fn expect(&mut self, faults: f64, is_settled: bool) {

@@ -20,6 +20,7 @@
 //! does about media that are full. `terms.rs` repeats a plan's sums for those who ask why.
 
 mod analytical;
+mod burst;
 mod closing;
 mod cold_age;
 mod correction;

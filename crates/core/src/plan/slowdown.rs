@@ -30,7 +30,8 @@
 //!   above.
 //! - *Bursts.* A single window that stands out and is over does not count in that average, but in
 //!   the mean of many windows, which is the least that is expected; and far more faults than
-//!   expected, once, say nothing against expectations.
+//!   expected, once, say nothing against expectations. After a window that broke the budget with
+//!   them regions count as they did before it ([`super::burst`]).
 //! - *Setbacks.* What came back as soon as it was taken down counts as in full use for a while
 //!   ([`crate::setback`]).
 //! - *Breaking the budget.* A window that lost a fifth more than was accepted cuts the trim at once
@@ -45,10 +46,12 @@
 //!   worth less than two regions, what a window had left for moves while some waited is added to
 //!   the next one's, up to a region. Else a small program would never give one away. Pages that
 //!   came back and go down again count like all others, and wait when there is no time for them.
-//!   After a burst a window may spend a little more on moves than it has ([`BURST`]). How much
-//!   longer than thought moves take is learnt, from the processor time of windows that had many.
-//!   Promotions always happen. Where not all demotions fit, a page in memory goes to a tier that
-//!   saves twice as much for its time than the one chosen, and moves on later.
+//!   After a burst a window may spend a little more on moves than it has. How much longer than
+//!   thought moves take is learnt, from the processor time of windows that had many. Where not all
+//!   demotions fit, a page in memory goes to a tier that saves twice as much for its time than the
+//!   one chosen, and moves on later ([`pace`]).
+//! - *Promotions.* Bringing a region home takes its time at once, and its faults come one by one.
+//!   It happens if one window of faults would cost more. What is touched comes home by itself.
 //!
 //! # Rest
 //!
@@ -57,7 +60,10 @@
 //! second, regions that no fault ever touches would change between two tiers of one price with
 //! every change of a measured ratio.
 
+mod pace;
+
 use super::analytical::{Expected, Model};
+use super::burst::Burst;
 use super::correction::{Correction, FAULTS_MIN};
 use super::ledger::Ledger;
 use super::limits::{Limit, Limited, Swapped};
@@ -65,6 +71,7 @@ use super::mckp::Choices;
 use super::{terms, Measured, Plan, Policy, RegionChoices, RegionView, Terms, Why};
 use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
+use pace::{Down, Time};
 
 /// Slowdown that `terrace run` accepts unless told otherwise, as a share.
 pub const SLOWDOWN_DEFAULT: f64 = 0.05;
@@ -105,24 +112,6 @@ const WORTH_AGAIN: f64 = 0.75;
 /// Least share of the movers' time that counts when moves are weighed.
 const CONTENTION_MIN: f64 = 0.1;
 
-/// Least share of the movers' time that counts when a window's moves are counted: with processors
-/// idle, 40 ms of budget are 390 MiB.
-const PACE_MIN: f64 = 0.02;
-
-/// What a window may spend on moves beyond its budget, by what is accepted, while there is a debt:
-/// after everything was read much is to be taken down, which costs the same all at once or little
-/// by little, and little by little nothing is saved meanwhile. With it the window is still kept
-/// ([`BROKEN`]).
-const BURST: f64 = 0.25;
-
-/// What pages that came back and go down again may take beyond that, by the budget. If they waited
-/// for long, regions would climb back page by page.
-const AGAIN: f64 = 0.2;
-
-/// With a budget worth fewer regions than this, what a window has left for moves is kept for the
-/// next.
-const CREDIT_REGIONS: f64 = 2.0;
-
 /// How much longer moves take than thought is learnt from windows that were to move so many pages
 /// at least (in others the processor time is mostly for other things), with this weight, and up to
 /// so much. Beside a busy program caches are cold, and pages take twice what they take alone.
@@ -134,10 +123,6 @@ const LONGER_MAX: f64 = 6.0;
 /// scatter of touches, which would make every region look like its busiest window.
 const RISING: f32 = 2.0;
 const RISING_PAGES: f32 = 16.0;
-
-/// While time for moves is short, a page goes to a tier that saves this much more for its time than
-/// the best one, and moves on when there is time: which takes its time twice.
-const QUICKER: f64 = 2.0;
 
 /// Windows after a broken budget in which nothing is taken down, what came back included: the
 /// application just said that it needs these pages.
@@ -157,6 +142,7 @@ pub struct Slowdown {
     trim: f64,
     correction: Correction,
     ledger: Ledger,
+    burst: Burst,
     pause: u32,
     /// What the window of the last pause lost, by what was accepted, until the next one is judged.
     paused_over: Option<f64>,
@@ -175,17 +161,11 @@ pub struct Slowdown {
     is_strict: bool,
     known: Vec<u32>,
     current: Vec<u8>,
+    /// What to expect of the known regions: of the next window, uncorrected, and in the long run.
+    soon: Vec<Expected>,
     expected: Vec<Expected>,
+    calm: Vec<f64>,
     down: Down,
-}
-
-/// What a plan would take down.
-#[derive(Debug, Default)]
-struct Down {
-    /// With what each saves for its time.
-    moves: Vec<(f64, u32)>,
-    /// Regions of which what came back waits for another window, in order.
-    held: Vec<u32>,
 }
 
 impl Slowdown {
@@ -202,6 +182,7 @@ impl Slowdown {
             trim: 1.0,
             correction: Correction::default(),
             ledger: Ledger::default(),
+            burst: Burst::default(),
             pause: 0,
             paused_over: None,
             unspent_ns: 0.0,
@@ -213,7 +194,9 @@ impl Slowdown {
             is_strict: false,
             known: Vec::new(),
             current: Vec::new(),
+            soon: Vec::new(),
             expected: Vec::new(),
+            calm: Vec::new(),
             down: Down::default(),
         }
     }
@@ -298,6 +281,7 @@ impl Slowdown {
             self.pause = 0;
         }
         self.correction.learn(measured.faults);
+        self.burst.note(is_much(over) && self.correction.is_event());
         if self.planned_pages >= LEARNT_PAGES_MIN && self.planned_ns > 0.0 {
             let seen = (measured.cpu_ns / self.planned_ns).clamp(1.0, LONGER_MAX);
             self.longer += LEARNT_WEIGHT * (seen - self.longer);
@@ -316,15 +300,6 @@ impl Slowdown {
         let hotness = if rising { region.newest.min(region.pages as f32) } else { average };
         f64::from(hotness)
     }
-}
-
-/// What there is to spend in a window.
-#[derive(Clone, Copy)]
-struct Time {
-    /// Nanoseconds for faults and moves.
-    budget: f64,
-    /// Share of the movers' time that counts.
-    contention: f64,
 }
 
 /// What a placement saves, in US dollars per month, and the time it costs in a window.
@@ -398,16 +373,26 @@ impl Policy for Slowdown {
         }
         self.current.clear();
         self.current.extend(self.known.iter().map(|&index| to[index as usize]));
+        self.calm.clear();
+        self.soon.clear();
         self.expected.clear();
         let (k, memory) = (self.correction.k(), self.ledger.memory());
+        let long_part = self.burst.long_part();
+        let mut calmed = self.burst.calmed();
         for &index in &self.known {
             let region = &regions[index as usize];
-            let recent = Slowdown::hotness(region);
-            let long = f64::from(region.long).min(f64::from(region.pages));
-            let hotness = recent + memory * (long - recent).max(0.0);
-            let one = Expected::of_region(region, hotness, self.residence_windows);
+            let recent = calmed.of(region, Slowdown::hotness(region));
+            let long = long_part * f64::from(region.long).min(f64::from(region.pages));
+            let more = memory * (long - recent).max(0.0);
+            let of = |hotness| Expected::of_region(region, hotness, self.residence_windows);
+            let soon = of(recent);
+            let one = if more > 0.0 { of(recent + more) } else { soon };
+            self.calm.push(recent);
+            self.soon.push(soon);
             self.expected.push(Expected { faults: one.faults * k, ..one });
         }
+        let ids = self.known.iter().map(|&index| regions[index as usize].id);
+        self.burst.remember(ids.zip(self.calm.iter().copied()));
         // Even where processors idle a move is not nothing: what moves to and fro is not settled.
         let contention = self.contention.max(CONTENTION_MIN);
         let model = Model {
@@ -445,8 +430,9 @@ impl Policy for Slowdown {
         let priced = |lambda: f64| terms::price(usd_per_ns + lambda);
         let priced = answer.solution.feasible.then(|| priced(answer.solution.lambda));
         let mut choice = answer.solution.choice;
+        self.leave_down(regions, tiers, model, &mut down, &mut choice);
 
-        let time = Time { budget, contention: self.contention.max(PACE_MIN) };
+        let time = Time::new(budget, self.contention);
         let paced = self.pace(regions, tiers, &steady, time, &mut down, &mut choice);
         for (&index, &option) in self.known.iter().zip(&choice) {
             to[index as usize] = option;
@@ -482,16 +468,7 @@ impl Policy for Slowdown {
             self.planned_pages += pages;
             self.planned_ns += pages * tiers[m.to.index()].move_ns;
         }
-        // What the next window shall be held against: a debt says nothing about it.
-        let next = |(item, tier): (usize, usize)| match tier {
-            0 => 0.0,
-            _ => {
-                let region = &regions[self.known[item] as usize];
-                let hotness = Slowdown::hotness(region);
-                Expected::of_region(region, hotness, self.residence_windows).faults
-            }
-        };
-        let next = if memory > 0.0 { chosen().map(next).sum() } else { faults / k };
+        let next = chosen().map(|(item, tier)| self.faults_soon(regions, &down, item, tier)).sum();
         self.correction.expect(next, true);
         self.down = down;
         self.unspent_ns = paced.unspent_ns;
@@ -512,136 +489,46 @@ impl Policy for Slowdown {
 }
 
 impl Slowdown {
-    /// Undoes the demotions for which this window has no time, those that save least for their time
-    /// first.
-    fn pace(
+    /// Leaves regions where they are that would come home for less than one window of their faults
+    /// costs.
+    fn leave_down(
         &self,
         regions: &[RegionView],
         tiers: &[TierCost],
-        steady: &Steady,
-        time: Time,
+        model: Model,
         down: &mut Down,
         choice: &mut [u8],
-    ) -> Paced {
-        let choices = &steady.choices;
-        let region = |item: usize| &regions[self.known[item] as usize];
-        let carried = |item: usize, to: usize| region(item).pages_to_carry(TierId(to as u8));
-        let takes_ns = |item: usize, to: usize| {
-            f64::from(carried(item, to)) * tiers[to].move_ns * self.longer * time.contention
-        };
-        // Less than a nanosecond is nothing: what can be had for it does not come before the rest.
-        let saves_for_time = |item: usize, to: usize| {
-            // What is there already and what is not go down page by page.
-            let (from, part) = match usize::from(steady.current[item]) {
-                from if from == 0 || from == to => {
-                    let pages = f64::from(region(item).pages.max(1));
-                    (0, f64::from(carried(item, to)) / pages)
-                }
-                from => (from, 1.0),
-            };
-            let saves = (choices.tco(item, from) - choices.tco(item, to)) * part;
-            saves / takes_ns(item, to).max(1.0)
-        };
-        let (mut stalled, mut all_take) = (0.0, 0.0);
-        let Down { moves, held } = down;
-        moves.clear();
-        for (item, &option) in choice.iter().enumerate() {
-            let to = usize::from(option);
-            stalled += choices.stall_ns(item, to);
-            let stays = to == usize::from(steady.current[item]);
-            if to != 0 && (!stays || carried(item, to) > 0) {
-                all_take += takes_ns(item, to);
-                moves.push((saves_for_time(item, to), item as u32));
-            }
-        }
-        if stalled + all_take > time.budget {
-            for (saves, item) in &mut *moves {
-                let item = *item as usize;
-                if let Some(quicker) = self.quicker(steady, item, choice[item], &saves_for_time) {
-                    stalled -= choices.stall_ns(item, usize::from(choice[item]));
-                    stalled += choices.stall_ns(item, usize::from(quicker));
-                    choice[item] = quicker;
-                    *saves = saves_for_time(item, usize::from(quicker));
-                }
-            }
-        }
-        let own = (time.budget - stalled).max(0.0);
-        let held_back = if self.pause == 0 { AGAIN * time.budget } else { 0.0 };
-        let burst = if self.ledger.memory() > 0.0 {
-            BURST * self.target * self.running_ns.unwrap_or(0.0)
-        } else {
-            0.0
-        };
-        let allowed = match self.pause {
-            0 => own + self.unspent_ns + burst,
-            _ => 0.0,
-        };
-        held.clear();
-        moves.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let (mut spent, mut waiting, mut dearest_waiting) = (0.0, 0, 0.0f64);
-        for &(_, item) in moves.iter() {
-            let item = item as usize;
-            let takes = takes_ns(item, usize::from(choice[item]));
-            // What came back is little at a time, and was expected to.
-            let is_new = choice[item] != steady.current[item];
-            if spent + takes <= allowed + if is_new { 0.0 } else { held_back } {
-                spent += takes;
+    ) {
+        down.left.clear();
+        for (item, option) in choice.iter_mut().enumerate() {
+            let here = self.current[item];
+            if *option != 0 || here == 0 {
                 continue;
             }
-            dearest_waiting = dearest_waiting.max(takes);
-            if !is_new {
-                held.push(self.known[item]);
-                continue;
-            }
-            waiting += 1;
-            stalled -= choices.stall_ns(item, usize::from(choice[item]));
-            choice[item] = steady.current[item];
-            stalled += choices.stall_ns(item, usize::from(choice[item]));
-        }
-        held.sort_unstable();
-        let unspent_ns = if time.budget < CREDIT_REGIONS * dearest_waiting {
-            (allowed - spent).clamp(0.0, dearest_waiting)
-        } else {
-            0.0
-        };
-        let beyond_ns = (spent - own - self.unspent_ns).max(0.0);
-        Paced { waiting, stalled_ns: stalled, unspent_ns, beyond_ns }
-    }
-
-    /// A tier for what is in memory that saves much more for its time than the tier that is best in
-    /// the long run, and is no slower. Where media have limits those are for the solver.
-    fn quicker(
-        &self,
-        steady: &Steady,
-        item: usize,
-        best: u8,
-        saves_for_time: &impl Fn(usize, usize) -> f64,
-    ) -> Option<u8> {
-        if steady.current[item] != 0 || !self.limits.is_empty() {
-            return None;
-        }
-        let stall_ns = |option: usize| steady.choices.stall_ns(item, option);
-        let best = usize::from(best);
-        let mut most = QUICKER * saves_for_time(item, best);
-        let mut found = None;
-        for option in (1..steady.options()).filter(|&o| stall_ns(o) <= stall_ns(best)) {
-            let saves = saves_for_time(item, option);
-            if saves > most {
-                (most, found) = (saves, Some(option as u8));
+            let region = &regions[self.known[item] as usize];
+            let soon = self.soon[item];
+            let tier = &tiers[usize::from(here)];
+            let each_ns = tier.fault_ns + model.move_ns(tier);
+            let stored = f64::from(region.pages_to_carry(TierId::DRAM));
+            if soon.faults * self.correction.k() * each_ns < stored * model.move_ns(&tiers[0]) {
+                *option = here;
+                down.left.push(item as u32);
             }
         }
-        found
     }
-}
 
-/// What became of the demotions of a plan.
-struct Paced {
-    /// How many wait for the next window.
-    waiting: u64,
-    /// Time in faults to expect.
-    stalled_ns: f64,
-    /// Time for moves that is left, for the next window.
-    unspent_ns: f64,
-    /// Time that moves take beyond the budget of the window.
-    beyond_ns: f64,
+    /// Faults of an item that a window is held against which begins with this plan. Not what a debt
+    /// makes of them; and what is in memory when it begins, and stays there, does not fault.
+    fn faults_soon(&self, regions: &[RegionView], down: &Down, item: usize, tier: usize) -> f64 {
+        if tier == 0 {
+            return 0.0;
+        }
+        let region = &regions[self.known[item] as usize];
+        let soon = self.soon[item];
+        let is_held = down.held.binary_search(&self.known[item]).is_ok();
+        let home = if is_held { region.resident } else { region.cooling };
+        let pages = f64::from(region.pages);
+        let share = (pages - f64::from(home)) / (pages - soon.back).max(1.0);
+        soon.faults * share.clamp(0.0, 1.0)
+    }
 }
