@@ -357,8 +357,8 @@ def test_status_of_jobs_that_ended(sandbox: Sandbox) -> None:
             answer = json.loads(sandbox.terrace("status", "--json").stdout)
             (session,) = answer["sessions"]
             assert session["ended_before"]["applications"] == 0
-            jobs = [a for a in session["applications"] if not a["command"].startswith("sh ")]
-            return [a["pid"] for a in jobs if a["has_ended"] == has_ended]
+            ours = [a for a in session["applications"] if not a["command"].startswith("sh ")]
+            return [a["pid"] for a in ours if a["has_ended"] == has_ended]
 
         for i in (1, 2, 3):
             # One that ends before its first window does (1 s) is never known.

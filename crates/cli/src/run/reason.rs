@@ -119,6 +119,15 @@ fn by_cost(
     };
     if is_better {
         let why = match (chosen == here, last.plan.as_ref().map(|plan| plan.why)) {
+            (_, Some(Why::WithinSlowdown { burst: Some(_), .. })) => {
+                "far more came back lately than expected, and regions count as they did before that"
+                    .into()
+            }
+            (true, Some(Why::WithinSlowdown { .. })) if best.tier == TierId::DRAM => {
+                "what is touched comes home by itself, and bringing all of it takes more time than \
+                 its faults of a window"
+                    .into()
+            }
             (true, Some(Why::WithinSlowdown { waiting, .. })) if waiting > 0 => {
                 format!("demotions are paced, and {waiting} wait for a later window")
             }

@@ -19,15 +19,15 @@ use crate::tier::TierId;
 const SEEN_WINDOWS: u32 = 6;
 /// Windows in which what came back goes down again at the quicker pace.
 const RECOVERY_WINDOWS: u32 = 32;
-/// What a window leaves of the one before in the estimate of a region that is in memory: four
-/// samples against the weight of its past.
+/// What a window leaves of the one before in the estimate of a region that is in memory: a third
+/// where four samples stand against the weight of its past, and more where they meet what is hot.
 const LEFT: f64 = 0.45;
 /// A region is still as it was before if it is touched so much more at most, beside what is left of
 /// the burst.
 const AS_BEFORE: f64 = 2.0;
 const AS_BEFORE_PAGES: f64 = 16.0;
-/// In the window of the burst itself a region took part in it if of its pages no more than this
-/// share stayed down.
+/// In the window of the burst itself a region took part in it if no more than one page in so many
+/// stayed down.
 const STAYED_DOWN: u32 = 8;
 
 /// The last burst of one application.
@@ -50,6 +50,12 @@ impl Burst {
         };
     }
 
+    /// Windows since one that may still be seen in what is measured, so that regions count as they
+    /// did before it.
+    pub(super) fn seen(&self) -> Option<u32> {
+        self.since.filter(|&since| since <= SEEN_WINDOWS)
+    }
+
     /// Whether what came back in it may still be on its way down.
     pub(super) fn is_recovering(&self) -> bool {
         self.since.is_some_and(|since| since < RECOVERY_WINDOWS)
@@ -66,13 +72,12 @@ impl Burst {
     /// The hotness of regions as it would be without the burst, for one after the other in the
     /// order of their ids.
     pub(super) fn calmed(&self) -> Calmed<'_> {
-        let since = self.since.filter(|&since| since <= SEEN_WINDOWS);
-        Calmed { since, usual: &self.usual, at: 0 }
+        Calmed { since: self.seen(), usual: &self.usual, at: 0 }
     }
 
     /// Notes how hot regions are, if no burst is to be seen in that.
     pub(super) fn remember(&mut self, hotness: impl Iterator<Item = (u64, f64)>) {
-        if self.since.is_none_or(|since| since > SEEN_WINDOWS) {
+        if self.seen().is_none() {
             self.usual.clear();
             self.usual.extend(hotness.map(|(id, hotness)| (id, hotness as f32)));
         }

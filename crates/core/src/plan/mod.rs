@@ -272,6 +272,9 @@ pub enum Why {
         correction: f64,
         /// Regions whose demotion waits for a later window.
         waiting: u64,
+        /// Windows since far more came back than was expected, as long as that can be seen in
+        /// averages; regions count as they did before it.
+        burst: Option<u32>,
         /// What lost time must save to be lost: a per cent of slowdown this many per cent of the
         /// money for all memory.
         worth: f64,
@@ -362,6 +365,7 @@ impl fmt::Display for Why {
                 trim,
                 correction,
                 waiting,
+                burst,
                 worth,
                 is_spent,
                 gap,
@@ -376,6 +380,11 @@ impl fmt::Display for Why {
                     budget_ns / 1e6,
                     gap * 100.0
                 )?;
+                match burst {
+                    None => {}
+                    Some(0) => write!(f, "; regions count as before the burst in it")?,
+                    Some(n) => write!(f, "; regions count as before a burst {n} windows earlier")?,
+                }
                 match is_spent {
                     true => Ok(()),
                     // Else one would raise what is accepted, and wonder.

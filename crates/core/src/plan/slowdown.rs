@@ -453,6 +453,7 @@ impl Policy for Slowdown {
             trim: self.trim,
             correction: k,
             waiting: paced.waiting,
+            burst: self.burst.seen(),
             worth: if self.is_strict { WORTH_ON_AVERAGE } else { WORTH_OF_TIME },
             is_spent: answer.solution.lambda > 0.0 || !answer.solution.feasible,
             gap: answer.solution.gap_to_lp,
@@ -489,8 +490,8 @@ impl Policy for Slowdown {
 }
 
 impl Slowdown {
-    /// Leaves regions where they are that would come home for less than one window of their faults
-    /// costs.
+    /// Leaves regions where they are whose faults of one window cost less than bringing them home.
+    /// Not on a medium with a limit: the solver may have given their room to others.
     fn leave_down(
         &self,
         regions: &[RegionView],
@@ -502,7 +503,8 @@ impl Slowdown {
         down.left.clear();
         for (item, option) in choice.iter_mut().enumerate() {
             let here = self.current[item];
-            if *option != 0 || here == 0 {
+            let is_limited = || self.limits.iter().any(|limit| limit.counts(usize::from(here)));
+            if *option != 0 || here == 0 || is_limited() {
                 continue;
             }
             let region = &regions[self.known[item] as usize];

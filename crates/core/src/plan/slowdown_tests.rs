@@ -278,7 +278,9 @@ fn a_broken_budget_stops_demotions_at_once() {
     assert!(outcome.slowdown > TARGET);
     assert_eq!(policy.trim(), 0.8);
     assert!(outcome.plan.moves.iter().all(|step| step.to == TierId::DRAM));
-    assert!(matches!(outcome.plan.why, Why::WithinSlowdown { trim: 0.8, .. }));
+    assert!(matches!(outcome.plan.why, Why::WithinSlowdown { trim: 0.8, burst: Some(0), .. }));
+    let said = outcome.plan.why.to_string();
+    assert!(said.contains("; regions count as before the burst in it"), "{said}");
     // Back up, slowly, once it is quiet again. A window in which nothing may move says nothing yet.
     simulation.window(&cold, WINDOW_NS, |_, _| 0, &mut policy);
     assert_eq!(policy.trim(), 0.8);

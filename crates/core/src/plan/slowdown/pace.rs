@@ -100,9 +100,9 @@ impl Slowdown {
         };
         // Of the next window, about which a debt says nothing.
         let stall_ns = |item: usize, to: usize| self.stall_ns(tiers, steady, item, to);
-        // While all that is to go down has yet to go, its faults have yet to come: a window that
-        // reserved time for them would take years to get there. Otherwise the slower pace is the
-        // better one, because what goes down first may come back first.
+        // What has yet to go down has yet to fault: a window that reserved time for all of it would
+        // have next to none for moves. Where there is neither a burst nor a debt that slower pace
+        // was the better one in simulation.
         let is_as_made = self.burst.is_recovering() || self.ledger.is_due();
         let waits_ns = |item: usize, to: usize| match usize::from(steady.current[item]) {
             here if here != to => stall_ns(item, here),
