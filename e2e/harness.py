@@ -143,15 +143,22 @@ def descendants(pid: int) -> list[int]:
 
 
 def what_threads_do(pids: Sequence[int]) -> str:
-    """One line a thread: name, state and the kernel function it sleeps in. For failures."""
+    """One line a thread: name, state, CPU time, system call, kernel functions. For failures."""
     lines = []
     for pid in pids:
         for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
             with contextlib.suppress(OSError):
                 name = (task / "comm").read_text().strip()
-                state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+                stat = (task / "stat").read_text().rpartition(")")[2].split()
+                cpu_s = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
                 where = (task / "wchan").read_text()
-                lines.append(f"  {pid}/{task.name} {name:16} {state} {where}")
+                # (The rest is for root, and for what still has memory.)
+                with contextlib.suppress(OSError):
+                    call = (task / "syscall").read_text().split()[0]
+                    frames = (task / "stack").read_text().splitlines()[:6]
+                    functions = [frame.split()[-1].partition("+")[0] for frame in frames]
+                    where = " ".join([call, *functions]) if functions else f"{call} {where}"
+                lines.append(f"  {pid}/{task.name} {name:16} {stat[0]} {cpu_s:.2f} s {where}")
     return "\n".join(lines)
 
 

@@ -9,12 +9,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compat.programs import PROGRAMS
+from compat.runner import Program, Stage, drive
 
 QUICK = [program.name for program in PROGRAMS if program.quick]
 TIMEOUT_S = 400.0
@@ -48,3 +50,14 @@ def test_program(rows: dict[str, dict[str, Any]], name: str) -> None:
         pytest.skip(row["why"])
     assert (row["untiered"], row["torture"]) == ("pass", "pass"), row["why"]
     assert row["pages_moved"] > 1000, row
+
+
+def test_silence_is_looked_at(tmp_path: Path) -> None:
+    """Of a program that was silent and failed, it is said what its processes did meanwhile."""
+    stage = Stage(tmp_path, None, time.monotonic() + 60, quick=True)
+    command = ["sh", "-c", "echo begun; sleep 4; exit 3"]
+    program = Program("quiet", str, lambda stage: stage.run(command), "", silent_s=1.0)
+    verdict, why, _ = drive(program, stage)
+    assert verdict == "fail"
+    assert "no word for" in why
+    assert "sleep  " in why.partition("exit status 3")[0]

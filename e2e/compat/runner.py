@@ -43,7 +43,7 @@ PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 20.0
 # What a run of each kind may take; the machine may be busy.
 TIMEOUT_S = 480.0
-MESSAGE_CHARS_MAX = 6000
+MESSAGE_CHARS_MAX = 12000
 
 Command = Sequence[str | Path]
 
@@ -117,6 +117,7 @@ class Stage:
     deadline: float
     quick: bool
     hung: str = ""
+    silence: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _timelines: list[Path] = field(default_factory=list)
     _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -250,12 +251,36 @@ class Stage:
             time.sleep(0.05)
         self.notes.append(f"no window with {pages} pages in tiers within {timeout_s:.0f} s")
 
-    def watch(self, over: threading.Event) -> None:
-        """The watchdog: at the deadline it notes what everybody does and ends everything."""
-        if over.wait(max(0.0, self.left_s())):
-            return
+    def everybody(self) -> list[int]:
+        """Every process of this stage."""
         mine = [p.pid for p in self._running if p.poll() is None]
-        everybody = [d for pid in mine for d in descendants(pid)]
+        return [d for pid in mine for d in descendants(pid)]
+
+    def watch(self, over: threading.Event, silent_s: float | None = None) -> None:
+        """The watchdog: at the deadline it notes what everybody does and ends everything.
+
+        After so long without a word in a log it notes that as well, twice with a while between: a
+        program may have limits of its own, and end before ours without saying where it was.
+        """
+        said, heard, noted = 0, time.monotonic(), 0
+        while not over.wait(min(1.0, max(0.0, self.left_s()))):
+            says = said
+            with contextlib.suppress(OSError):
+                says = sum(log.stat().st_size for log in self.folder.glob("*.log"))
+            if says != said:
+                said, heard, noted = says, time.monotonic(), 0
+            silence_s = time.monotonic() - heard
+            if silent_s is not None and noted < 2 and silence_s > silent_s + 10 * noted:
+                noted += 1
+                self.silence.append(
+                    f"no word for {silence_s:.0f} s, load {os.getloadavg()[0]:.1f}\n"
+                    f"{what_threads_do(self.everybody())}"
+                )
+            if self.left_s() <= 0:
+                break
+        else:
+            return
+        everybody = self.everybody()
         self.hung = f"hang: the deadline passed\n{what_threads_do(everybody)}"
         for pid in everybody:
             with contextlib.suppress(ProcessLookupError):
@@ -301,6 +326,8 @@ class Program:
     # `COMMAND:PACKAGE` as tools/need-packages takes them; a command may be a path.
     needs: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_S
+    # After so long without a word it is looked at, for the case that it fails.
+    silent_s: float | None = None
     quick: bool = False
     # Whether the results of both runs agree.
     agree: Callable[[str | None, str | None], bool] = operator.eq
@@ -357,7 +384,7 @@ def run_stage(
 def drive(program: Program, stage: Stage) -> tuple[str, str, str | None]:
     """Runs the driver under the watchdog: verdict, why, and what must be equal."""
     over = threading.Event()
-    watchdog = threading.Thread(target=stage.watch, args=(over,), daemon=True)
+    watchdog = threading.Thread(target=stage.watch, args=(over, program.silent_s), daemon=True)
     watchdog.start()
     digest: str | None = None
     verdict, why = "pass", ""
@@ -375,6 +402,8 @@ def drive(program: Program, stage: Stage) -> tuple[str, str, str | None]:
         stage.end_everything()
     if stage.hung:
         verdict, why = "fail", f"{stage.hung}\n{why}"
+    if verdict == "fail":
+        why = "\n".join([*stage.silence, why])
     return verdict, "\n".join(filter(None, [why, *stage.notes])), digest
 
 
