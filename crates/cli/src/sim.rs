@@ -84,6 +84,9 @@ pub struct SimArgs {
     /// Windows of a generated trace
     #[arg(long, default_value_t = 400, requires = "generate")]
     windows: u32,
+    /// Threads that a generated trace has running: what a slowdown is measured by
+    #[arg(long, default_value_t = 1, requires = "generate")]
+    threads: u32,
     /// Length of its windows in seconds; a window of any length touches as much
     #[arg(long, default_value_t = WINDOW_S_DEFAULT, requires = "generate")]
     window: f64,
@@ -104,9 +107,11 @@ pub fn run(args: SimArgs) -> Result<String> {
     if let (Some(kind), Some(out)) = (args.generate, &args.out) {
         ensure!(args.regions > 0 && args.windows > 0, "--regions and --windows must not be 0");
         ensure!(args.window >= 0.01 && args.window <= 86_400.0, "--window must be 0.01 to 86400");
+        ensure!((1..=1 << 16).contains(&args.threads), "--threads must be 1 to 65536");
         let mut config = config(args.tiers.as_deref().unwrap_or(Preset::Auto.name()))?;
         config.run.window_s = args.window;
-        let size = generate::Size { regions: args.regions, windows: args.windows, seed: args.seed };
+        let SimArgs { regions, windows, threads, seed, .. } = args;
+        let size = generate::Size { regions, windows, threads, seed };
         let mut trace = generate::generate(kind, size, &config);
         return save(&mut trace, out);
     }

@@ -47,11 +47,14 @@ pub struct Size {
     pub regions: u32,
     /// Windows.
     pub windows: u32,
+    /// Threads that run: a slowdown is of their time, so a large application with few of them can
+    /// afford little.
+    pub threads: u32,
     /// What chance is drawn from.
     pub seed: u64,
 }
 
-/// Share of a window that the application's one thread runs.
+/// Share of a window that each of the application's threads runs.
 const RUNNING_SHARE: f64 = 0.9;
 /// Regions begin here, as a heap does.
 const BASE: u64 = 0x5555_5560_0000;
@@ -88,6 +91,7 @@ struct Maker<'a> {
     kind: Kind,
     samples: u8,
     window_s: f64,
+    threads: u32,
     random: Random,
     batch: &'a mut Batch,
 }
@@ -100,10 +104,11 @@ pub fn generate(kind: Kind, size: Size, config: &Config) -> Trace {
         kind,
         samples: config.run.samples_per_region.min(64) as u8,
         window_s: config.run.window_s,
+        threads: size.threads,
         random: Random::new(size.seed),
         batch: &mut batch,
     };
-    let Size { regions, windows, seed } = size;
+    let Size { regions, windows, seed, .. } = size;
     let command = format!("{} of {regions} regions in {windows} windows, seed {seed}", kind.name());
     let mut ranks: Vec<u32> = (0..regions).collect();
     for at in (1..ranks.len()).rev() {
@@ -132,11 +137,14 @@ pub fn generate(kind: Kind, size: Size, config: &Config) -> Trace {
 
 impl Maker<'_> {
     fn process(&mut self, pid: u32, windows: std::ops::Range<u32>, ranks: &[u32], of: u32) {
+        // A process has its share of them.
+        let threads = f64::from(self.threads) * ranks.len() as f64 / f64::from(of);
+        let running_s = RUNNING_SHARE * self.window_s * threads.max(1.0);
         for window in windows {
             let ms = f64::from(window + 1) * self.window_s * 1e3;
             let process = ProcessWindow {
                 time_ms: ms as u64,
-                running_ns: (RUNNING_SHARE * self.window_s * 1e9) as u64,
+                running_ns: (running_s * 1e9) as u64,
                 contention: CONTENTION,
                 managed_bytes: ranks.len() as u64 * (512 << 12),
                 ..ProcessWindow::default()
@@ -180,7 +188,7 @@ mod tests {
     use crate::preset::Preset;
 
     fn of(kind: Kind, seed: u64) -> Trace {
-        let size = Size { regions: 40, windows: 90, seed };
+        let size = Size { regions: 40, windows: 90, threads: 1, seed };
         generate(kind, size, &Config::from_preset(Preset::Auto))
     }
 
@@ -195,6 +203,22 @@ mod tests {
         assert_eq!(a.batch.rows, b.batch.rows);
         assert_ne!(a.batch.rows, c.batch.rows);
         assert_eq!(a.batch.rows.len(), 40 * 90);
+    }
+
+    #[test]
+    fn threads_run_beside_each_other() {
+        let config = Config::from_preset(Preset::Auto);
+        let of = |threads| {
+            let size = Size { regions: 40, windows: 30, threads, seed: 1 };
+            let trace = generate(Kind::ForkStorm, size, &config);
+            let running = |pid| trace.batch.processes[&(pid, 21)].running_ns;
+            assert!(running(1) > 0);
+            (running(1), running(2), trace.batch.rows)
+        };
+        let (one, sixteen) = (of(1), of(16));
+        // Eight children have an eighth of the memory each, and of the threads.
+        assert_eq!((one.1, sixteen.0, sixteen.1), (one.0, 16 * one.0, 2 * one.0));
+        assert_eq!(one.2, sixteen.2);
     }
 
     #[test]

@@ -2,7 +2,7 @@ use super::*;
 use generate::{generate, Kind, Size};
 
 fn trace(kind: Kind, windows: u32) -> Trace {
-    let size = Size { regions: 60, windows, seed: 5 };
+    let size = Size { regions: 60, windows, threads: 1, seed: 5 };
     generate(kind, size, &Config::from_preset(Preset::Auto))
 }
 
@@ -19,6 +19,7 @@ fn args(path: &Path) -> SimArgs {
         generate: None,
         regions: 0,
         windows: 0,
+        threads: 1,
         window: 5.0,
         merge: false,
         out: None,
