@@ -79,8 +79,8 @@ def suite(name: str, modules: list[str], what: str) -> Program:
             f"{PYTHON}:python3.11",
             "/usr/lib/python3.11/test/test_gc.py:libpython3.11-testsuite",
         ),
-        timeout_s=1800.0,
-        # (The suite ends a module after 300 s.)
+        timeout_s=2400.0,
+        # (The suite ends a module that takes too long by itself.)
         silent_s=240.0,
         agree=no_new_failures,
     )

@@ -11,6 +11,9 @@ import sys
 import threading
 import time
 
+# What a module may take: what CPython's own Makefile gives it (`TESTTIMEOUT`).
+MODULE_S = "1200"
+
 
 def text(i: int) -> str:
     """An object's content."""
@@ -26,7 +29,8 @@ def main() -> int:
     time.sleep(1)
     from test.libregrtest.main import main as regrtest  # noqa: PLC0415 - after the objects
 
-    sys.argv = ["test", "--junit-xml", results, "--tempdir", folder, "--timeout", "300", *modules]
+    sys.argv = ["test", "--junit-xml", results, "--tempdir", folder]
+    sys.argv += ["--timeout", MODULE_S, *modules]
     status = 0
     try:
         regrtest()
