@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import HARD, SKIPPED, TIMEOUT_S, Sandbox, faults_from_tiers, wait_until
+from harness import (
+    HARD,
+    SKIPPED,
+    STOPS_THREADS,
+    TIMEOUT_S,
+    Sandbox,
+    faults_from_tiers,
+    wait_until,
+)
 
 Compiler = Callable[..., Path]
 
@@ -111,6 +119,22 @@ def test_fork_fork(sandbox: Sandbox, program: Compiler) -> None:
 def test_fork_ends(sandbox: Sandbox, program: Compiler) -> None:
     """A page that was shared is not movable until it is written, or readied for that."""
     face(sandbox, program("fork_ends"))
+
+
+def test_fork_stays(sandbox: Sandbox, program: Compiler) -> None:
+    """What a child shares is not tried page by page in every window: the page tables tell."""
+    with sandbox.start(program("fork_stays")) as run:
+        status = run.conclude()
+        assert (status, run.lines[-1:]) == (0, ["OK"]), f"{run.lines}\n{run.stderr()}"
+        windows = [w for w in run.windows() if w["managed_bytes"] >= 64 << 20]
+        parent = [w for w in windows if w["pid"] == windows[0]["pid"]]
+        assert len(parent) >= 10, windows
+        refused = [sum(t["refused"]["pinned_or_shared"] for t in w["tiers"][1:]) for w in parent]
+        # (32 in each region and window before that: four times the eight tries of a call.)
+        tried = (refused[-1] - refused[0]) / len(parent) / 32
+        assert tried < 3, refused
+        # The stopper asks before it tries.
+        assert tried > 0 or STOPS_THREADS, refused
 
 
 def test_fork_two(sandbox: Sandbox, program: Compiler) -> None:

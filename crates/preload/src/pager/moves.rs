@@ -31,6 +31,8 @@ pub struct Going {
     pub(super) slot: u64,
     pub(super) tier: TierId,
     cooling: u8,
+    /// Those that no other process maps, by the page tables; asked when the kernel has refused one.
+    alone: Option<[u64; 8]>,
     staged: usize,
     busy: usize,
     changing: usize,
@@ -45,7 +47,8 @@ impl Going {
         tier: TierId,
         cooling: u8,
     ) -> Going {
-        Going { region, pages, slot, tier, cooling, staged: 0, busy: 0, changing: 0 }
+        let alone = None;
+        Going { region, pages, slot, tier, cooling, alone, staged: 0, busy: 0, changing: 0 }
     }
 
     /// The region they are of.
@@ -65,7 +68,9 @@ impl Going {
 
     fn is_movable(&self, i: usize, stamp: u8) -> bool {
         let w = self.region.word(i);
-        self.region.is_registered(i) && w.movable(self.tier, stamp, self.cooling, RETRY_WINDOWS)
+        self.region.is_registered(i)
+            && self.alone.is_none_or(|alone| alone[i / 64] >> (i % 64) & 1 == 1)
+            && w.movable(self.tier, stamp, self.cooling, RETRY_WINDOWS)
     }
 
     /// Page `i`, which can go, and those that lie beside it and can go too.
@@ -355,6 +360,12 @@ impl Pager {
     fn move_run_out(&mut self, going: &mut Going) -> bool {
         let (region, slot, tier) = (going.region, going.slot, going.tier);
         let stamp = self.rt.window_stamp();
+        // The kernel has refused a page of this region in this window: after a fork all are shared,
+        // and to find each of them out by a try takes two looks at the page tables. A hint: what is
+        // shared in spite of it is refused as before.
+        if going.alone.is_none() && region.is_shared.load(Ordering::Relaxed) {
+            going.alone = self.rt.pagemap.mapped_once(region.base);
+        }
         let Some(i) = going.movable(stamp).next() else { return false };
         let run = going.run_from(i, stamp);
         match self.strike(region, run.clone()) {
