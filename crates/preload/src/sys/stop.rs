@@ -54,8 +54,10 @@ const LOOK_EVERY_NS: u64 = 1_000_000;
 const WORKING_LOOKS: usize = 1000;
 /// The same where pages have been given up: the program is ended.
 const GIVEN_UP_LOOKS: usize = 30_000;
+/// While it stops the threads: one that fails at it lets them go before it says so.
+const STOPPING_LOOKS: usize = 3000;
 /// How often it is looked after while it lets the threads go, every 10 us or more.
-const LEAVING_LOOKS: usize = 30_000;
+const LEAVING_LOOKS: usize = 100_000;
 /// After a stop that failed there is none for so long, twice as long each time.
 const REST_NS_MIN: u64 = 5_000_000;
 const REST_NS_MAX: u64 = 2_000_000_000;
@@ -314,7 +316,7 @@ impl Stopper {
             proc::allow_tracing_by(child.pid);
         }
         s.hand_over(phase::MADE, phase::STOPPING);
-        let outcome = match child.await_change(phase::STOPPING, WORKING_LOOKS) {
+        let outcome = match child.await_change(phase::STOPPING, STOPPING_LOOKS) {
             Some(phase::STANDING) => {
                 let threads = s.threads.load(Ordering::Relaxed) as usize;
                 let pairs = choose();
@@ -536,6 +538,19 @@ mod restart;
 mod stopper;
 use raw::clone_sharing;
 use stopper::stopper;
+#[cfg(target_arch = "x86_64")]
+mod transfers;
+/// There are no stops.
+#[cfg(not(target_arch = "x86_64"))]
+mod transfers {
+    pub fn is_part_done(_tid: i32) -> bool {
+        false
+    }
+
+    pub fn go_on(_tid: i32) {}
+}
 
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod transfers_tests;

@@ -10,6 +10,8 @@
 //! A call with a timeout would begin anew with all of it, and where stops are frequent never end.
 //! So the timeout of the call that event loops wait in is made shorter, by what has passed since it
 //! was restarted first. The others with one return `EINTR` as before.
+//!
+//! (Calls that have transferred a part by then are another matter: `transfers.rs`.)
 
 use super::stopper::{now_ns, ptrace_at};
 

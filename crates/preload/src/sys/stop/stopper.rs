@@ -6,8 +6,8 @@
 //! cannot panic.
 
 use super::{
-    phase, raw, restart, wait_on, Held, Pair, Shared, CHOOSING_NS_MAX, PAGES_MAX, SETTLING_NS_MAX,
-    STOPPING_NS_MAX, THREADS_MAX,
+    phase, raw, restart, transfers, wait_on, Held, Pair, Shared, CHOOSING_NS_MAX, PAGES_MAX,
+    SETTLING_NS_MAX, STOPPING_NS_MAX, THREADS_MAX,
 };
 use crate::sys::thread;
 use std::sync::atomic::Ordering;
@@ -22,9 +22,9 @@ const PTRACE_EVENT_STOP: i32 = 128;
 /// How often a thread is looked after before the CPU is left to others for longer.
 const QUICK_LOOKS: u32 = 20;
 const LOOK_EVERY_NS: u64 = 20_000;
-/// How long threads are waited for that were interrupted in vain. (One in `vfork` has no use for
-/// it: its wait is not ended.)
-const LETTING_GO_NS_MAX: u64 = 300_000_000;
+/// How long threads are waited for that were interrupted in vain: less than whoever made us waits
+/// for us. (For one without a CPU. One in `vfork` has no use for it: its wait is not ended.)
+const LETTING_GO_NS_MAX: u64 = 900_000_000;
 /// Tries to make a page dirty again that stayed, and how many of them in vain say that it is in
 /// swap.
 const DIRTY_TRIES: u32 = 1000;
@@ -305,9 +305,11 @@ fn look_at(h: &mut Held) {
 }
 
 /// Lets all threads go that stand still, and those that were interrupted when they come to: what
-/// they wait in would be ended by the stop that was given up.
+/// they wait in would be ended by the stop, also by one that was given up.
 fn let_go(held: &mut [Held; THREADS_MAX], count: usize, waits: &mut restart::Waits) {
     let until = now_ns() + LETTING_GO_NS_MAX;
+    // Those last for which we may have to wait: the pager may want a lock that others have.
+    let mut may_wait = false;
     loop {
         let mut is_any_left = false;
         // (Who was not told is let go of by our end.)
@@ -316,7 +318,15 @@ fn let_go(held: &mut [Held; THREADS_MAX], count: usize, waits: &mut restart::Wai
                 look_at(h);
             }
             if h.is_still && !h.is_gone {
+                let is_part_done = transfers::is_part_done(h.tid);
+                if is_part_done && !may_wait {
+                    is_any_left = true;
+                    continue;
+                }
                 restart::resume_wait(h.tid, waits);
+                if is_part_done {
+                    transfers::go_on(h.tid);
+                }
                 ptrace(PTRACE_DETACH, h.tid, h.signal as u64);
                 h.is_gone = true;
             }
@@ -325,7 +335,10 @@ fn let_go(held: &mut [Held; THREADS_MAX], count: usize, waits: &mut restart::Wai
         if !is_any_left || now_ns() > until {
             return;
         }
-        sleep_ns(LOOK_EVERY_NS);
+        if may_wait {
+            sleep_ns(LOOK_EVERY_NS);
+        }
+        may_wait = true;
     }
 }
 

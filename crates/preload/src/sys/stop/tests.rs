@@ -31,7 +31,7 @@ impl Mapping {
 
 /// A stopper of a process of its own with some threads: other tests must not be stopped by this
 /// one's mistakes, and fork children that would count as its own.
-fn in_a_process_of_its_own(test: impl FnOnce()) {
+pub(super) fn in_a_process_of_its_own(test: impl FnOnce()) {
     let _alone = crate::sys::CHILDREN_IN_TESTS.lock().unwrap_or_else(|e| e.into_inner());
     // SAFETY: the child runs the test on its only thread and ends without returning. Its exit
     // status says how it went; a lock that another test held at the fork would hang it, and the
@@ -60,7 +60,7 @@ fn stay_on_one_cpu() {
     }
 }
 
-fn stopper() -> Stopper {
+pub(super) fn stopper() -> Stopper {
     memory::reserve().expect("memory");
     thread::adopt();
     Stopper::new().expect("a stopper")
