@@ -55,6 +55,13 @@ def test_stops(sandbox: Sandbox, program: Compiler, name: str, options: tuple[st
         assert max(int(w["moves_total"]["demoted"]) for w in run.windows()) > 1000
 
 
+def test_whole_transfers(sandbox: Sandbox, program: Compiler) -> None:
+    """A blocking call that had transferred a part when its thread was stopped returned the part."""
+    with sandbox.start(program("whole_transfers"), options=TORTURE) as run:
+        ends_well(run)
+        assert max(int(w["moves_total"]["demoted"]) for w in run.windows()) > 1000
+
+
 def test_a_stopper_that_is_killed(sandbox: Sandbox, program: Compiler) -> None:
     """No wrong byte and no hang: the program goes on, or ends with a line that says why."""
     over = threading.Event()
