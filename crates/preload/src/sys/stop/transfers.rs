@@ -22,13 +22,16 @@
 //! - What may return a part of its own accord, or does not wait, or has a timeout: programs know;
 //! - datagrams and control data, which go with one call;
 //! - terminals, and `sendfile`: there is no way to go on without waiting;
-//! - a call of which anything cannot be read, or for which the frame cannot be written.
+//! - a call of which anything cannot be read, or for which the frame cannot be written;
+//! - all calls of a program with a seccomp filter, which may forbid what it takes to go on, and of
+//!   threads with descriptors of their own, which are not those that the stopper can ask about.
 //!
 //! An error after a part is no error, as ever; a socket is not asked for one, so that the next call
 //! tells it. As where the kernel itself makes a call again, the descriptor is looked up again.
 
 use super::raw;
 use super::stopper::ptrace_at;
+use crate::offspring;
 use libc::user_regs_struct as Registers;
 use std::mem::{offset_of, size_of, zeroed};
 
@@ -271,7 +274,8 @@ fn behind_call() -> u64 {
 /// Whether a stopped thread may have to go on with a transfer. [`go_on`] may then have to wait for
 /// a page of its stack, which the pager brings; so nobody else should be standing still.
 pub fn is_part_done(tid: i32) -> bool {
-    registers(tid).is_some_and(|r| is_back_with_a_part(&r) || is_in_a_full_pipe(&r))
+    let may_go_on = |r: &Registers| is_back_with_a_part(r) && !offspring::has_filter();
+    registers(tid).is_some_and(|r| may_go_on(&r) || is_in_a_full_pipe(&r))
 }
 
 /// (What is in `rcx` tells from another instruction, which has other numbers; and from where the
@@ -296,7 +300,7 @@ pub fn go_on(tid: i32) {
         return;
     }
     let mut frame = Frame::default();
-    if !is_back_with_a_part(&r) {
+    if !is_back_with_a_part(&r) || has_own_descriptors(tid) {
         return;
     }
     let Some(count) = rest_of(&r, &mut frame) else { return };
@@ -474,6 +478,15 @@ fn option(fd: u64, name: libc::c_int) -> Option<[u64; 2]> {
     let (to, size) = (value.as_mut_ptr() as u64, std::ptr::from_mut(&mut len) as u64);
     let args = [fd, libc::SOL_SOCKET as u64, name as u64, to, size, 0];
     (raw::call(libc::SYS_getsockopt, args) == 0).then_some(value)
+}
+
+/// Whether a thread of the program's shares no descriptors with those that made the stopper. Where
+/// the kernel does not say (`kcmp` is forbidden in some containers) it is taken to: hardly any
+/// program parts them.
+pub(super) fn has_own_descriptors(tid: i32) -> bool {
+    const KCMP_FILES: u64 = 2;
+    let own = raw::call(libc::SYS_gettid, [0; 6]) as u64;
+    raw::call(libc::SYS_kcmp, [own, tid as u64, KCMP_FILES, 0, 0, 0]) > 0
 }
 
 fn registers(tid: i32) -> Option<Registers> {

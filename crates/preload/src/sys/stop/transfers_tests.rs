@@ -362,3 +362,31 @@ fn a_handler_ends_a_transfer_that_is_part_done_and_signals_are_not_held_back_aft
         }
     });
 }
+
+#[test]
+fn descriptors_of_its_own_are_seen() {
+    let has_own = |parts: bool| {
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        let (answer, answers) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            if parts {
+                // SAFETY: this thread opens and closes nothing from here on.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            }
+            answer.send(thread::gettid()).expect("a listener");
+            let _ = asked.recv();
+        });
+        let tid = answers.recv().expect("a thread");
+        let has_own = transfers::has_own_descriptors(tid as i32);
+        drop(ask);
+        thread.join().expect("no panic");
+        has_own
+    };
+    assert!(!has_own(false));
+    let own = raw::call(libc::SYS_gettid, [0; 6]) as u64;
+    if raw::call(libc::SYS_kcmp, [own, own, 2, 0, 0, 0]) == 0 {
+        assert!(has_own(true));
+    } else {
+        eprintln!("skipped in part: kcmp is not permitted");
+    }
+}
