@@ -59,5 +59,6 @@ def test_silence_is_looked_at(tmp_path: Path) -> None:
     program = Program("quiet", str, lambda stage: stage.run(command), "", silent_s=1.0)
     verdict, why, _ = drive(program, stage)
     assert verdict == "fail"
-    assert "no word for" in why
-    assert "sleep  " in why.partition("exit status 3")[0]
+    said, _, noted = why.partition("no word for")
+    assert "exit status 3" in said
+    assert "sleep  " in noted

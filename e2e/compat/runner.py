@@ -256,6 +256,12 @@ class Stage:
         mine = [p.pid for p in self._running if p.poll() is None]
         return [d for pid in mine for d in descendants(pid)]
 
+    def logged_bytes(self) -> int:
+        """How much the logs of this stage have grown to; 0 while one is just being removed."""
+        with contextlib.suppress(OSError):
+            return sum(log.stat().st_size for log in self.folder.glob("*.log"))
+        return 0
+
     def watch(self, over: threading.Event, silent_s: float | None = None) -> None:
         """The watchdog: at the deadline it notes what everybody does and ends everything.
 
@@ -263,10 +269,10 @@ class Stage:
         program may have limits of its own, and end before ours without saying where it was.
         """
         said, heard, noted = 0, time.monotonic(), 0
-        while not over.wait(min(1.0, max(0.0, self.left_s()))):
-            says = said
-            with contextlib.suppress(OSError):
-                says = sum(log.stat().st_size for log in self.folder.glob("*.log"))
+        while (left_s := self.left_s()) > 0:
+            if over.wait(min(1.0, left_s)):
+                return
+            says = self.logged_bytes()
             if says != said:
                 said, heard, noted = says, time.monotonic(), 0
             silence_s = time.monotonic() - heard
@@ -276,10 +282,6 @@ class Stage:
                     f"no word for {silence_s:.0f} s, load {os.getloadavg()[0]:.1f}\n"
                     f"{what_threads_do(self.everybody())}"
                 )
-            if self.left_s() <= 0:
-                break
-        else:
-            return
         everybody = self.everybody()
         self.hung = f"hang: the deadline passed\n{what_threads_do(everybody)}"
         for pid in everybody:
@@ -403,7 +405,8 @@ def drive(program: Program, stage: Stage) -> tuple[str, str, str | None]:
     if stage.hung:
         verdict, why = "fail", f"{stage.hung}\n{why}"
     if verdict == "fail":
-        why = "\n".join([*stage.silence, why])
+        # Behind: what is too long is cut at the end.
+        why = "\n".join([why, *stage.silence])
     return verdict, "\n".join(filter(None, [why, *stage.notes])), digest
 
 

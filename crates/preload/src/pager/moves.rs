@@ -360,9 +360,9 @@ impl Pager {
     fn move_run_out(&mut self, going: &mut Going) -> bool {
         let (region, slot, tier) = (going.region, going.slot, going.tier);
         let stamp = self.rt.window_stamp();
-        // The kernel has refused a page of this region in this window: after a fork all are shared,
-        // and to find each of them out by a try takes two looks at the page tables. A hint: what is
-        // shared in spite of it is refused as before.
+        // The kernel has refused a page of this region lately: after a fork all are shared, and to
+        // find each of them out by a try takes two looks at the page tables. A hint: what cannot be
+        // moved in spite of it is refused as before.
         if going.alone.is_none() && region.is_shared.load(Ordering::Relaxed) {
             going.alone = self.rt.pagemap.mapped_once(region.base);
         }
