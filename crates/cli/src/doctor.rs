@@ -14,6 +14,7 @@ use crate::preflight::{userfaultfd_access, UffdAccess};
 
 mod checks;
 mod probes;
+mod scheduler;
 #[cfg(test)]
 mod tests;
 mod tracking;

@@ -28,6 +28,7 @@ pub(super) fn all(host: &Host) -> Vec<Check> {
         write_protect(host),
         thread_id(host),
         kernel(host),
+        super::scheduler::check(host),
         max_map_count(host),
         address_space(host),
         huge_pages(host),

@@ -213,3 +213,34 @@ fn this_machine_can_be_examined() {
     assert!(report.checks.len() >= 15);
     assert!(report.machine.cpus > 0);
 }
+
+#[test]
+fn a_kernel_that_starves_groups_is_named_where_there_are_groups() {
+    const NAME: &str = "scheduler groups";
+    let fake = Fake::new("groups");
+    let run = |release: &str| fake.file("proc/sys/kernel/osrelease", release);
+    let autogroups = |on: &str| fake.file("proc/sys/kernel/sched_autogroup_enabled", on);
+    autogroups("1\n");
+    for release in ["6.13.0-rc7", "6.18.44-fc-v669\n", "6.19.3", "6.14-custom"] {
+        run(release);
+        fake.expect(NAME, State::Degraded, "sysctl -w kernel.sched_autogroup_enabled=0");
+    }
+    for release in ["6.12.30", "6.18.45", "6.18.50-1", "7.3.4"] {
+        run(release);
+        assert_eq!(fake.check(NAME).state, State::Ok, "{release}");
+    }
+    run("6.18.44");
+    autogroups("0\n");
+    assert_eq!(fake.check(NAME).state, State::Ok, "sessions are no groups");
+
+    // A service's group has the controller or not, whatever autogroups are.
+    fake.file("sys/fs/cgroup/user.slice/app/cgroup.controllers", "cpu memory pids\n");
+    let check = fake.expect(NAME, State::Degraded, "/user.slice/app");
+    assert!(!check.fix.contains("autogroup"), "a setting that would not help: {}", check.fix);
+    fake.file("sys/fs/cgroup/user.slice/app/cgroup.controllers", "memory pids\n");
+    assert_eq!(fake.check(NAME).state, State::Ok);
+    fake.file("proc/self/cgroup", "2:cpuacct:/a\n1:cpu:/box\n0::/\n");
+    fake.expect(NAME, State::Degraded, "/box");
+    fake.file("proc/self/cgroup", "2:cpu,cpuacct:/\n0::/\n");
+    assert_eq!(fake.check(NAME).state, State::Ok);
+}
