@@ -6,6 +6,7 @@ and say the same. To run one: `pytest e2e/test_kernel_access.py -k robust`.
 
 from __future__ import annotations
 
+import platform
 import signal
 import struct
 import subprocess
@@ -137,6 +138,13 @@ def test_thread_exit(sandbox: Sandbox, program: Compiler) -> None:
 def test_cleared_word(sandbox: Sandbox, program: Compiler) -> None:
     """The kernel clears a word at the end of a thread, and serves no fault for it."""
     compare(sandbox, program("cleared_word"))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it makes x86-64's system calls")
+@pytest.mark.parametrize("maker", ["thrd", "pthread"])
+def test_thrd_ends(sandbox: Sandbox, program: Compiler, maker: str) -> None:
+    """The same at the end of every thread, in its descriptor, however it was made."""
+    compare(sandbox, program("thrd_ends"), maker)
 
 
 # ---- crashes -------------------------------------------------------------------------------------

@@ -333,7 +333,7 @@ def test_the_library_exports_what_it_must(readelf: Callable[..., str]) -> None:
     """Only the libc functions that it stands in front of: no name of its own can clash."""
     folder = Path(__file__).parent.parent / "crates/preload/src"
     shims = set()
-    for source in ("interpose.rs", "sys/clones.rs", "sys/users.rs"):
+    for source in ("interpose.rs", "sys/clones.rs", "sys/sanitizers.rs", "sys/users.rs"):
         text = (folder / source).read_text()
         shims |= set(re.findall(r'pub unsafe extern "C" fn (\w+)', text))
         shims |= set(re.findall(r"^ids!\((\w+)", text, re.MULTILINE))

@@ -237,6 +237,35 @@ def test_setuid_program_is_refused(sandbox: Sandbox, program: Compiler) -> None:
 
 
 @tiered
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        ("address", "AddressSanitizer"),
+        ("thread", "ThreadSanitizer"),
+        ("leak", "LeakSanitizer"),
+    ],
+)
+@pytest.mark.parametrize("by", ["us", "a shell"])
+def test_a_sanitizer_is_left_alone(
+    sandbox: Sandbox, program: Compiler, flag: str, name: str, by: str
+) -> None:
+    """It looks at its notes of the program's memory in whatever our pager calls, and the first of
+    these ends every program in which it is not loaded first: also what a build or a shell starts.
+    """
+    try:
+        sanitized = program("sanitized", f"-fsanitize={flag}")
+    except subprocess.CalledProcessError:
+        pytest.skip(f"the compiler has no {name}")
+    alone = subprocess.run([sanitized], capture_output=True, text=True, timeout=60, check=False)
+    command = (sanitized,) if by == "us" else ("sh", "-c", '"$0"; exit $?', sanitized)
+    answer = sandbox.terrace("run", "--torture=1", "--", *command)
+    assert (alone.returncode, alone.stdout) == (0, "OK\n"), alone.stderr
+    assert (answer.returncode, answer.stdout) == (0, "OK\n"), answer.stderr
+    if by == "us":
+        assert f"it was built with {name}" in answer.stderr
+
+
+@tiered
 def test_missing_program_is_refused(sandbox: Sandbox) -> None:
     """Named as a shell would name it."""
     assert "no-such-program: not found" in refused(sandbox, "no-such-program")

@@ -94,6 +94,7 @@ pub fn resolve() {
     next(&SHMAT, c"shmat");
     next(&MUTEX_INIT, c"pthread_mutex_init");
     next(&CREATE, c"pthread_create");
+    next(&C11_CREATE, c"thrd_create");
 }
 
 static CLOSE: AtomicUsize = AtomicUsize::new(0);
@@ -446,9 +447,16 @@ type CreateFn = unsafe extern "C" fn(
     Option<StartFn>,
     *mut libc::c_void,
 ) -> libc::c_int;
+type C11StartFn = extern "C" fn(*mut libc::c_void) -> libc::c_int;
+type C11CreateFn = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    Option<C11StartFn>,
+    *mut libc::c_void,
+) -> libc::c_int;
 
 static MUTEX_INIT: AtomicUsize = AtomicUsize::new(0);
 static CREATE: AtomicUsize = AtomicUsize::new(0);
+static C11_CREATE: AtomicUsize = AtomicUsize::new(0);
 
 /// `pthread_mutex_init(3)`.
 ///
@@ -503,16 +511,38 @@ pub unsafe extern "C" fn pthread_create(
     start: Option<StartFn>,
     argument: *mut libc::c_void,
 ) -> libc::c_int {
-    // Nothing is taken out while the thread's descriptor is not known.
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
+    make_thread(thread, || unsafe {
+        let real: CreateFn = std::mem::transmute(next(&CREATE, c"pthread_create"));
+        real(thread, attributes, start, argument)
+    })
+}
+
+/// `thrd_create(3)`, which is no call of the function above within libc.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn thrd_create(
+    thread: *mut libc::pthread_t,
+    start: Option<C11StartFn>,
+    argument: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
+    make_thread(thread, || unsafe {
+        let real: C11CreateFn = std::mem::transmute(next(&C11_CREATE, c"thrd_create"));
+        real(thread, start, argument)
+    })
+}
+
+/// Makes a thread, whose address libc puts at `thread` if `make` returns 0. Nothing is taken out
+/// while the thread's descriptor is not known.
+fn make_thread(thread: *const libc::pthread_t, make: impl FnOnce() -> libc::c_int) -> libc::c_int {
     let rt = forks::runtime();
     if let Some(rt) = rt {
         rt.paused.fetch_add(1, Ordering::AcqRel);
     }
-    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
-    let result = unsafe {
-        let real: CreateFn = std::mem::transmute(next(&CREATE, c"pthread_create"));
-        real(thread, attributes, start, argument)
-    };
+    let result = make();
     if let Some(at) = rt.filter(|_| result == 0).and_then(|_| made_at(thread)) {
         kept::thread_made(at);
     }

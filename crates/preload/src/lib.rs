@@ -63,6 +63,12 @@ extern "C" fn start() {
     if offspring::is_filtered() {
         return;
     }
+    if let Some(why) = sys::sanitizers::find() {
+        if !offspring::is_executed_child() {
+            link::refuse_without_heap(path, why);
+        }
+        return;
+    }
     sys::thread::find_count();
     sys::thread::find_local_bytes();
     // Before the program can become another user.

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod proc;
 pub mod remap;
 pub mod rseq;
+pub mod sanitizers;
 pub mod slot;
 pub mod socket;
 pub mod spare;
