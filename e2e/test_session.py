@@ -249,8 +249,10 @@ def test_setuid_program_is_refused(sandbox: Sandbox, program: Compiler) -> None:
 def test_a_sanitizer_is_left_alone(
     sandbox: Sandbox, program: Compiler, flag: str, name: str, by: str
 ) -> None:
-    """It looks at its notes of the program's memory in whatever our pager calls, and the first of
-    these ends every program in which it is not loaded first: also what a build or a shell starts.
+    """Its notes of the program's memory are read by what our pager calls.
+
+    And the first of these ends every program in which it is not loaded first, also what is
+    executed by a build or a shell.
     """
     try:
         sanitized = program("sanitized", f"-fsanitize={flag}")
