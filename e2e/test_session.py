@@ -268,6 +268,15 @@ def test_a_sanitizer_is_left_alone(
 
 
 @tiered
+def test_calls_in_front_of_libc_are_left_alone(sandbox: Sandbox, program: Compiler) -> None:
+    """The pager would make them, and wait for a page that only it can bring."""
+    interposed = program("interposed", "-rdynamic")
+    answer = sandbox.terrace("run", "--torture=1", "--", interposed)
+    assert (answer.returncode, answer.stdout) == (0, "OK\n"), answer.stderr
+    assert "the read of interposed-rdynamic stands in front of libc's" in answer.stderr
+
+
+@tiered
 def test_missing_program_is_refused(sandbox: Sandbox) -> None:
     """Named as a shell would name it."""
     assert "no-such-program: not found" in refused(sandbox, "no-such-program")

@@ -63,7 +63,11 @@ extern "C" fn start() {
     if offspring::is_filtered() {
         return;
     }
-    if let Some(why) = sys::sanitizers::find() {
+    let sanitizer = sys::sanitizers::find();
+    // A sanitizer has all of these calls, too.
+    let stranger = if sanitizer.is_none() { sys::strangers::find() } else { None };
+    if let Some(why) = sanitizer.or(stranger.as_ref().map(|why| why.as_str())) {
+        // What others start may be many, and small; and says nothing itself.
         if !offspring::is_executed_child() {
             link::refuse_without_heap(path, why);
         }

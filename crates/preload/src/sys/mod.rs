@@ -28,6 +28,7 @@ pub mod socket;
 pub mod spare;
 pub mod stack;
 pub mod stop;
+pub mod strangers;
 pub mod sync;
 pub mod thread;
 pub mod uffd;
