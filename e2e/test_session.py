@@ -18,7 +18,15 @@ from typing import Any
 
 import pytest
 
-from harness import HARD, Sandbox, is_alive, pages_in_tiers, terrace_binary, wait_until
+from harness import (
+    HARD,
+    TIMEOUT_S,
+    Sandbox,
+    is_alive,
+    pages_in_tiers,
+    terrace_binary,
+    wait_until,
+)
 
 Compiler = Callable[..., Path]
 
@@ -258,7 +266,9 @@ def test_a_sanitizer_is_left_alone(
         sanitized = program("sanitized", f"-fsanitize={flag}")
     except subprocess.CalledProcessError:
         pytest.skip(f"the compiler has no {name}")
-    alone = subprocess.run([sanitized], capture_output=True, text=True, timeout=60, check=False)
+    alone = subprocess.run(
+        [sanitized], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
     command = (sanitized,) if by == "us" else ("sh", "-c", '"$0"; exit $?', sanitized)
     answer = sandbox.terrace("run", "--torture=1", "--", *command)
     assert (alone.returncode, alone.stdout) == (0, "OK\n"), alone.stderr
