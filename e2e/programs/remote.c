@@ -28,7 +28,11 @@ static void poke(pid_t target, void *at, long value) {
 }
 
 static void peer_ptrace(pid_t target) {
-    MUST(ptrace(PTRACE_SEIZE, target, NULL, NULL));
+    /* Where threads are stopped (TERRACE_MOVER) somebody else may be their tracer for a moment. */
+    while (ptrace(PTRACE_SEIZE, target, NULL, NULL) == -1) {
+        if (errno != EPERM || !getenv("TERRACE_MOVER")) BAD("PTRACE_SEIZE: %s", strerror(errno));
+        pause_ms(1);
+    }
     MUST(ptrace(PTRACE_INTERRUPT, target, NULL, NULL));
     int status;
     MUST(waitpid(target, &status, __WALL));
