@@ -65,11 +65,8 @@ def test_content(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) 
 
 
 def test_futile(sandbox: Sandbox, program: Compiler) -> None:
-    """Regions of pages that do not shrink are found out by a look at a few of them.
-
-    Not on their way to a tier of blocks, as `auto` has one and a busy machine's planner likes it.
-    """
-    with sandbox.start(program("futile"), options=TIERSCAPE) as run:
+    """Regions of pages that do not shrink are found out by a look at a few of them."""
+    with sandbox.start(program("futile"), options=HARD) as run:
         assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
         tiers = run.windows()[-1]["tiers"]
     refused = sum(tier["refused"].get("incompressible", 0) for tier in tiers[1:])

@@ -67,7 +67,7 @@ extern "C" fn start() {
     // A sanitizer has all of these calls, too.
     let stranger = if sanitizer.is_none() { sys::strangers::find() } else { None };
     if let Some(why) = sanitizer.or(stranger.as_ref().map(|why| why.as_str())) {
-        // What others start may be many, and small; and says nothing itself.
+        // What the program executes may be many and small: no line for each.
         if !offspring::is_executed_child() {
             link::refuse_without_heap(path, why);
         }
