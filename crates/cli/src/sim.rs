@@ -7,6 +7,7 @@
 //! | `sim/candidates.rs` | which policies are compared |
 //! | `sim/hindsight.rs` | the oracle over all of them |
 //! | `sim/costs.rs` | what tiers cost that were never measured |
+//! | `sim/spent.rs` | what the runtime's processor time of a recording went on |
 //! | `sim/report.rs` | table and JSON |
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ use candidates::{Candidate, PolicyArgs};
 use hindsight::Hindsight;
 use replay::Outcome;
 use report::{Bar, Headline, Live, PolicyResult, Report};
+use spent::Spent;
 
 pub mod candidates;
 pub mod costs;
@@ -34,6 +36,7 @@ pub mod generate;
 pub mod hindsight;
 pub mod replay;
 pub mod report;
+pub mod spent;
 
 /// Replay what `run --record` wrote through other policies and tiers, or make such traces
 ///
@@ -47,7 +50,7 @@ pub mod report;
 /// policy; `live` (null for a generated trace): `tco_saved`, `stall_share`, `faults`, `moves` as
 /// recorded, and `tco_saved_error`, `faults_error` (simulated / measured - 1); `bar` (with --bar):
 /// `policy` (as in `policies[]`), `best_of_grid`, `behind_grid`, `of_oracle`; `trace`, `source`,
-/// `commands[]`, `window_s`, `windows`, `regions`, `processes`, `core_share`, `sample`, `seed`,
+/// `commands[]`, `window_s`, `windows`, `regions`, `processes`, `unevenness`, `sample`, `seed`,
 /// `tiers[]`; `simulated_s`, `oracle_s`, `region_windows_per_s`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SimArgs {
@@ -220,6 +223,7 @@ fn sampled(mut loads: Vec<Load>, whole: &[Load]) -> Vec<Load> {
         for (clock, of) in load.clocks.iter_mut().zip(of.clocks.iter().skip(later)) {
             clock.running_ns *= share;
             clock.overhead_bytes *= share;
+            clock.watching_ns = of.watching_ns * share;
             clock.beside_bytes = of.beside_bytes * share;
         }
         load.gaps = load.gaps.scaled(share);
@@ -235,18 +239,23 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
         Some(_) => costs::of_trace(&base, &trace.meta),
         None => (trace.meta.tiers.clone(), (0..trace.meta.tiers.len()).map(Some).collect()),
     };
+    // By the trace's own tiers, whichever are simulated.
+    let spent = Spent::of(&trace, &crate::trace::costs(&trace.meta.tiers));
     let machine = {
-        let costs = crate::trace::costs(&tiers);
+        let mut costs = crate::trace::costs(&tiers);
+        for (cost, _) in costs.iter_mut().zip(&from).filter(|(_, of_trace)| of_trace.is_some()) {
+            cost.fault_ns *= spent.fault_scale;
+        }
         ensure!(costs.iter().all(|c| c.is_valid()), "a tier of the trace has no valid cost");
-        replay::machine(&base, costs, replay::moving(&trace))
+        replay::machine(&base, costs, &spent)
     };
-    let live_loads = replay::loads(&trace, &from)?;
+    let live_loads = replay::loads(&trace, &from, &spent)?;
     let live = replay::live(&trace, &live_loads).filter(|_| args.tiers.is_none());
     let loads = match args.sample {
         1 => live_loads,
         n => {
             trace.batch.rows.retain(|row| mix(row.region ^ args.seed).is_multiple_of(n));
-            sampled(replay::loads(&trace, &from)?, &live_loads)
+            sampled(replay::loads(&trace, &from, &spent)?, &live_loads)
         }
     };
     let mut asked = args.policies.candidates(&base)?;
@@ -289,7 +298,7 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
         windows: loads.iter().map(|load| load.clocks.len()).max().unwrap_or(0),
         regions: loads.iter().map(|load| load.areas.len()).sum(),
         processes: loads.len(),
-        core_share: core_share(&loads),
+        unevenness: unevenness(&loads),
         sample: args.sample,
         seed: args.seed,
         tiers,
@@ -303,12 +312,11 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
     })
 }
 
-/// Share of the touches that go to cores.
-fn core_share(loads: &[Load]) -> f64 {
-    let areas = || loads.iter().flat_map(|load| &load.areas);
-    let touched: f64 = areas().flat_map(|a| &a.touched).map(|&t| f64::from(t)).sum();
-    let core = areas().map(|a| f64::from(a.core_pages) * a.touched.len() as f64);
-    (core.sum::<f64>() / touched.max(1.0)).min(1.0)
+/// Mean over applications, by their regions.
+fn unevenness(loads: &[Load]) -> f64 {
+    let regions: usize = loads.iter().map(|load| load.areas.len()).sum();
+    let of = |load: &Load| load.degrees.unevenness() * load.areas.len() as f64;
+    loads.iter().map(of).sum::<f64>() / regions.max(1) as f64
 }
 
 /// What is simulated, without a policy of its own.

@@ -8,12 +8,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use terrace_core::cost::TierCost;
+use terrace_core::cost::{TierCost, MOVE_NS_PER_PAGE};
 use terrace_core::plan::Ratios;
-use terrace_core::tier::TierSpec;
+use terrace_core::tier::{Codec, TierSpec};
 
 use crate::config::Config;
 use crate::machine::Machine;
+use crate::sim::costs;
 
 pub mod read;
 pub mod record;
@@ -105,7 +106,11 @@ pub struct TraceTier {
     pub fault_ns: f64,
     /// Stored / original bytes.
     pub ratio: f64,
-    /// Where the two are from: `measured`, or `nominal`.
+    /// Processor time of moving a page there as the planner had it, in nanoseconds; none in traces
+    /// from before 2026-11-25.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub move_ns: Option<f64>,
+    /// Where these are from: `measured`, or `nominal`.
     pub known: String,
 }
 
@@ -206,12 +211,21 @@ impl Meta {
     }
 }
 
+/// Processor time of moving a page to a tier of a trace that does not say, in nanoseconds.
+fn nominal_move_ns(tier: &TraceTier) -> f64 {
+    match tier.codec.as_deref().and_then(Codec::from_name) {
+        Some(codec) => costs::move_ns(codec),
+        None => MOVE_NS_PER_PAGE,
+    }
+}
+
 /// What tiers cost, DRAM first.
 pub fn costs(tiers: &[TraceTier]) -> Vec<TierCost> {
     let cost = |t: &TraceTier| TierCost {
         fault_ns: t.fault_ns,
         ratio: t.ratio,
-        ..TierCost::dram(t.usd_per_gib_month)
+        move_ns: t.move_ns.unwrap_or_else(|| nominal_move_ns(t)),
+        usd_per_gib_month: t.usd_per_gib_month,
     };
     tiers.iter().map(cost).collect()
 }
@@ -228,6 +242,7 @@ pub fn tiers(config: &Config, costs: &[TierCost], known: &str) -> Vec<TraceTier>
         usd_per_gib_month: cost.usd_per_gib_month,
         fault_ns: cost.fault_ns,
         ratio: cost.ratio,
+        move_ns: Some(cost.move_ns),
         known: known.into(),
     };
     let specs = std::iter::once(None).chain(config.tiers.iter().map(Some));

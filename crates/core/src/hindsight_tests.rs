@@ -34,6 +34,8 @@ fn machine(tiers: usize) -> Machine {
         samples_per_region: 4,
         move_pages: u64::MAX,
         move_ns: MOVE_NS,
+        fault_cpu_ns: 0.0,
+        hit_ns: 0.0,
         contention: 1.0,
     }
 }

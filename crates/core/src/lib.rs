@@ -5,8 +5,10 @@
 //! the live system, the simulator and the tests all run the same code.
 #![forbid(unsafe_code)]
 
+mod body;
 pub mod coldage;
 pub mod cost;
+pub mod degrees;
 pub mod hindsight;
 #[cfg(test)]
 mod hindsight_tests;
@@ -22,4 +24,5 @@ pub mod shrink;
 pub mod sim;
 pub mod state;
 pub mod tier;
+pub mod touches;
 pub mod wire;

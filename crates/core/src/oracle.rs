@@ -10,11 +10,11 @@
 //! ```
 //!
 //! *The bound.* A page is at home (cooling for so many windows yet, or free to go) or in a tier.
-//! All pages of a class (a region's core, or its rest) are touched with the same probability, so
-//! that what one page is worth in each of these states at each window's start follows backwards
-//! from the last window, by a minimum over tiers: `Values`. Letting each page decide for itself
-//! allows more than regions can do and nothing that pages cannot, so the sum is at most what any
-//! policy pays, and for every `p` at once
+//! All pages of a class ([`crate::degrees`]) are touched with the same probability, so that what
+//! one page is worth in each of these states at each window's start follows backwards from the last
+//! window, by a minimum over tiers: `Values`. Pages that no tier takes are at home. Letting each
+//! page decide for itself allows more than regions can do and nothing that pages cannot, so the sum
+//! is at most what any policy pays, and for every `p` at once
 //!
 //! ```text
 //! money of a policy that loses L   >=   dual(p) - p * L
@@ -27,16 +27,16 @@
 //! Both start in the first window that counts, with every region where it serves best, and with
 //! movers that have no limit.
 
+use crate::body::Body;
 use crate::cost::TierCost;
+use crate::degrees::{Degrees, CLASSES};
 use crate::load::Area;
 use crate::plan::Ratios;
-use crate::sim::{self, Body, Machine, COOLING_MAX};
+use crate::sim::{self, Machine, COOLING_MAX};
 use crate::tier::{TierId, MAX_TIERS};
 
 /// States at home: free to go, or cooling for one more window, two, ...
 const HOME: usize = COOLING_MAX;
-/// The rest of a region and its core.
-const CLASSES: usize = 2;
 
 /// What placements cost at one price of time, summed over windows (and regions).
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -129,6 +129,8 @@ impl Values {
 struct Course<'a> {
     machine: &'a Machine,
     usd_per_page: [f64; MAX_TIERS],
+    degrees: &'a Degrees,
+    refused: f64,
     /// Share of the pages coming home that fault themselves.
     fault_share: f64,
     cooling: usize,
@@ -136,7 +138,7 @@ struct Course<'a> {
     move_usd: f64,
     price: f64,
     /// At the start of each window: what is touched, and the share of the pages there were that
-    /// is left of each class. And the pages that were added, at home.
+    /// is left. And the pages that were added, at home.
     steps: &'a [Step],
 }
 
@@ -144,19 +146,19 @@ struct Course<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
     pages: f64,
-    /// Pages touched; for each class the share of it.
-    touched: f64,
-    touched_share: [f64; CLASSES],
+    /// Share of each class that is touched.
+    touched: [f64; CLASSES],
     /// Share of each class that is left of the window before.
     left: f64,
-    /// Pages added to the rest.
+    /// Pages added, to each class alike.
     added: f64,
 }
 
 /// A region at a price: what is least and what is found. `windows` is where to begin and end, by
-/// the windows' numbers; `fault_share` as in [`crate::load::Load`].
+/// the windows' numbers; `degrees` and `fault_share` as in [`crate::load::Load`].
 pub fn region(
     machine: &Machine,
+    degrees: &Degrees,
     fault_share: f64,
     area: &Area,
     windows: core::ops::Range<usize>,
@@ -165,40 +167,27 @@ pub fn region(
     if area.first >= windows.end {
         return prices.iter().map(|&price| Point { price, ..Point::default() }).collect();
     }
-    // From its first window on, as the simulation has it: a core is a core of the region as it was
-    // first seen.
-    let mut body = Body::new(f64::from(area.pages_in(area.first)), f64::from(area.core_pages));
     let mut steps = Vec::with_capacity(windows.len());
-    let mut initial = [0.0; CLASSES];
+    let mut before = f64::from(area.pages_in(area.first));
     for window in area.first..windows.end {
-        let (before, now) = (body.pages(), f64::from(area.pages_in(window)));
-        body.resize(now);
-        if window < windows.start {
-            continue;
+        let now = f64::from(area.pages_in(window));
+        if window >= windows.start {
+            let share = if now > 0.0 { f64::from(area.touched_in(window)) / now } else { 0.0 };
+            steps.push(Step {
+                pages: now,
+                touched: degrees.touched(share),
+                left: if before > 0.0 { (now / before).min(1.0) } else { 1.0 },
+                added: (now - before).max(0.0),
+            });
         }
-        if steps.is_empty() {
-            initial = body.parts.map(|part| part.pages);
-        }
-        let touched = f64::from(area.touched_in(window));
-        let split = body.split(touched);
-        let share = |class: usize| match body.parts[class].pages > 0.0 {
-            true => split[class] / body.parts[class].pages,
-            false => 0.0,
-        };
-        steps.push(Step {
-            pages: now,
-            touched,
-            touched_share: [share(0), share(1)],
-            left: if before > 0.0 { (now / before).min(1.0) } else { 1.0 },
-            added: (now - before).max(0.0),
-        });
+        before = now;
     }
     let is_born = area.first > windows.start;
     let mut values = Vec::new();
     let at = |&price: &f64| {
-        let course = Course::new(machine, fault_share, area.ratios, price, &steps);
-        course.backwards(&mut values, if initial[1] > 0.0 { CLASSES } else { 1 });
-        course.forwards(&values, initial, is_born)
+        let course = Course::new(machine, degrees, fault_share, area, price, &steps);
+        course.backwards(&mut values);
+        course.forwards(&values, is_born)
     };
     prices.iter().map(at).collect()
 }
@@ -206,17 +195,21 @@ pub fn region(
 impl<'a> Course<'a> {
     fn new(
         machine: &'a Machine,
+        degrees: &'a Degrees,
         fault_share: f64,
-        ratios: Ratios,
+        area: &Area,
         price: f64,
         steps: &'a [Step],
     ) -> Course<'a> {
+        let ratios: Ratios = area.ratios;
         let mut usd_per_page = [0.0; MAX_TIERS];
         for (tier, usd) in usd_per_page.iter_mut().enumerate().take(machine.tiers.len()) {
             *usd = sim::usd_per_page(&machine.tiers, tier, ratios);
         }
         Course {
             usd_per_page,
+            degrees,
+            refused: f64::from(area.refused),
             fault_share,
             cooling: machine.waits(),
             move_usd: price * machine.move_ns * machine.contention,
@@ -231,12 +224,12 @@ impl<'a> Course<'a> {
     }
 
     /// The values at the start of every window, and behind the last one.
-    fn backwards(&self, values: &mut Vec<[Values; CLASSES]>, classes: usize) {
+    fn backwards(&self, values: &mut Vec<[Values; CLASSES]>) {
         values.clear();
         values.resize(self.steps.len() + 1, [Values::ZERO; CLASSES]);
         for window in (0..self.steps.len()).rev() {
-            let touched = self.steps[window].touched_share;
-            for (class, &touched) in touched.iter().enumerate().take(classes) {
+            let touched = self.steps[window].touched;
+            for (class, &touched) in touched.iter().enumerate().take(self.degrees.classes()) {
                 // What goes at the start of the next window costs nothing from there on.
                 let then = values[window + 1][class].times(self.left_after(window));
                 values[window][class] = self.before(&then, touched);
@@ -265,7 +258,7 @@ impl<'a> Course<'a> {
         for tier in 1..tiers {
             let half = touched / 2.0;
             let money = (1.0 - half) * self.usd_per_page[tier] + half * self.usd_per_page[0];
-            let stall = touched * self.fault_share * self.machine.tiers[tier].fault_ns;
+            let stall = touched * self.fault_share * self.fault_ns(tier);
             let stays = then.tier[tier].min(away).min(back);
             let later = touched * came + (1.0 - touched) * stays;
             now.tier[tier] = money + self.price * stall + later;
@@ -273,28 +266,33 @@ impl<'a> Course<'a> {
         now
     }
 
+    /// Time that a fault from a tier costs.
+    fn fault_ns(&self, tier: usize) -> f64 {
+        self.machine.tiers[tier].fault_ns + self.machine.fault_cpu_ns * self.machine.contention
+    }
+
     /// The bound of the region, and its placement.
-    fn forwards(
-        &self,
-        values: &[[Values; CLASSES]],
-        initial: [f64; CLASSES],
-        is_born: bool,
-    ) -> Point {
+    fn forwards(&self, values: &[[Values; CLASSES]], is_born: bool) -> Point {
         let tiers = self.tiers();
-        let mut body = Body::new(initial.iter().sum(), initial[1]);
+        let first = self.steps.first().map_or(0.0, |step| step.pages);
+        let mut body = Body::new(first, self.degrees, self.refused);
         let mut point = Point { price: self.price, ..Point::default() };
-        for (part, values) in body.parts.iter().zip(&values[0]) {
+        for (part, values) in body.parts().iter().zip(&values[0]) {
             let value = if is_born { values.home[0] } else { values.best(tiers) };
             point.dual += part.pages * value;
         }
         for (step, values) in self.steps.iter().zip(values).skip(1) {
-            point.dual += step.added * values[0].home[0];
+            for (share, values) in self.degrees.shares().iter().zip(values) {
+                point.dual += step.added * (1.0 - self.refused) * share * values.home[0];
+            }
         }
+        let all: f64 = self.steps.iter().map(|step| step.pages).sum();
+        point.dual += all * self.refused * self.usd_per_page[0];
         if !is_born {
             let worth = |&to: &usize| {
                 let value =
                     |values: &Values| if to == 0 { values.home[0] } else { values.tier[to] };
-                let parts = body.parts.iter().zip(&values[0]);
+                let parts = body.parts().iter().zip(&values[0]);
                 parts.map(|(part, values)| part.pages * value(values)).sum::<f64>()
             };
             let best = (0..tiers).min_by(|a, b| worth(a).total_cmp(&worth(b)));
@@ -302,15 +300,15 @@ impl<'a> Course<'a> {
         }
         for (window, step) in self.steps.iter().enumerate() {
             if window > 0 {
-                body.resize(step.pages);
+                body.resize(step.pages, self.degrees);
             }
             let before = body.home();
-            let came = body.touch(step.touched);
+            let came = body.touch(&step.touched, self.cooling);
             let home = (before + body.home()) / 2.0;
             let tier = body.tier.index();
             point.tco +=
                 home * self.usd_per_page[0] + (body.pages() - home) * self.usd_per_page[tier];
-            point.lost_ns += came * self.fault_share * self.machine.tiers[tier].fault_ns;
+            point.lost_ns += came * self.fault_share * self.fault_ns(tier);
             if window + 1 < self.steps.len() {
                 let left = self.left_after(window);
                 let moved = self.step(&mut body, &values[window + 1].map(|v| v.times(left)));
@@ -346,7 +344,7 @@ impl<'a> Course<'a> {
     /// What a region as it is at the end of a window is worth at the start of the next.
     fn worth(&self, body: &Body, then: &[Values; CLASSES]) -> f64 {
         let mut sum = 0.0;
-        for (part, values) in body.parts.iter().zip(then) {
+        for (part, values) in body.parts().iter().zip(then) {
             let mut free = part.home;
             for (ago, &pages) in part.recent.iter().enumerate().take(self.cooling) {
                 sum += pages * values.home[self.cooling - 1 - ago];

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use crate::cost::TierCost;
+use crate::degrees::Degrees;
 use crate::load::Area;
 use crate::oracle::{bound, prices, reached, region, Point};
 use crate::plan::{Move, Plan, Policy, Ratios, RegionView, Why};
@@ -22,6 +23,8 @@ fn machine(cooling_windows: usize, contention: f64) -> Machine {
         samples_per_region: 4,
         move_pages: u64::MAX,
         move_ns: 20_000.0,
+        fault_cpu_ns: 3_000.0,
+        hit_ns: 0.0,
         contention,
     }
 }
@@ -50,11 +53,12 @@ impl Policy for Script {
 }
 
 /// Money and lost time of every script, in the simulation.
-fn all(machine: &Machine, area: &Area) -> Vec<(f64, f64)> {
+fn all(machine: &Machine, degrees: &Degrees, area: &Area) -> Vec<(f64, f64)> {
     let one = |script: usize| {
         let mut policy = Script(script);
-        let mut simulation = Simulation::new(machine.clone(), &[area.pages[0]]);
-        simulation.describe(0, area.id, f64::from(area.core_pages), area.ratios);
+        let mut simulation = Simulation::new(machine.clone(), &[]).with_degrees(degrees.clone());
+        simulation.grow(&area.pages[..1]);
+        simulation.describe(0, area.id, f64::from(area.refused), area.ratios);
         let (mut tco, mut lost) = (0.0, 0.0);
         for (&pages, &touched) in area.pages.iter().zip(&area.touched) {
             simulation.set_pages(0, pages);
@@ -69,12 +73,12 @@ fn all(machine: &Machine, area: &Area) -> Vec<(f64, f64)> {
 }
 
 /// It begins at home, as in the simulation: a region of which window 0 knows nothing.
-fn points(machine: &Machine, area: &Area) -> Vec<Point> {
-    region(machine, 1.0, area, 0..WINDOWS + 1, &prices(&machine.tiers, 24))
+fn points(machine: &Machine, degrees: &Degrees, area: &Area) -> Vec<Point> {
+    region(machine, degrees, 1.0, area, 0..WINDOWS + 1, &prices(&machine.tiers, 24))
 }
 
-fn area(pages: Vec<u16>, touched: Vec<f32>, core_pages: f32) -> Area {
-    Area { id: 7 << 21, first: 1, pages, touched, core_pages, ratios: Ratios::UNKNOWN }
+fn area(pages: Vec<u16>, touched: Vec<f32>, refused: f32) -> Area {
+    Area { id: 7 << 21, first: 1, pages, touched, refused, ratios: Ratios::UNKNOWN }
 }
 
 fn least(all: &[(f64, f64)], price: f64) -> f64 {
@@ -97,12 +101,15 @@ proptest! {
 
     #[test]
     fn nothing_gets_below_the_bound_and_what_is_found_can_be_had(
-        pages in pages(), touched in touched(), core in 0.0f32..200.0,
+        pages in pages(), touched in touched(),
+        unevenness in prop_oneof![Just(0.0), 0.0f64..6.0],
+        refused in prop_oneof![Just(0.0f32), 0.0f32..1.0],
         cooling in 0usize..4, contention in 0.0..1.0,
     ) {
-        let machine = machine(cooling, contention);
-        let area = area(pages, touched, core);
-        let (points, all) = (points(&machine, &area), all(&machine, &area));
+        let (machine, degrees) = (machine(cooling, contention), Degrees::of(unevenness));
+        let area = area(pages, touched, refused);
+        let points = points(&machine, &degrees, &area);
+        let all = all(&machine, &degrees, &area);
         let scale = 1e-9 * (1.0 + all[0].0);
         for point in &points {
             let least = least(&all, point.price);
@@ -131,8 +138,8 @@ proptest! {
         let machine = machine(cooling, contention);
         let touched = all_or_nothing.iter().map(|&all| if all { 512.0 } else { 0.0 }).collect();
         let area = area(vec![pages; WINDOWS], touched, 0.0);
-        let all = all(&machine, &area);
-        for point in points(&machine, &area) {
+        let all = all(&machine, &Degrees::even(), &area);
+        for point in points(&machine, &Degrees::even(), &area) {
             let least = least(&all, point.price);
             prop_assert!((point.dual - least).abs() <= 1e-9 * least, "{point:?}: {least}");
             let found = point.tco + point.price * point.lost_ns;
@@ -160,8 +167,8 @@ fn what_is_found_is_close_to_the_best() {
             })
             .collect();
         let area = area(vec![512; WINDOWS], touched, 0.0);
-        let all = all(&machine, &area);
-        for point in points(&machine, &area) {
+        let all = all(&machine, &Degrees::even(), &area);
+        for point in points(&machine, &Degrees::even(), &area) {
             found += point.tco + point.price * point.lost_ns;
             best += least(&all, point.price);
             bounds += point.dual;
@@ -176,7 +183,7 @@ fn nothing_to_save_and_no_windows_are_not_an_error() {
     assert!(prices(&[], 8).is_empty());
     assert!(prices(&[TierCost::dram(0.3)], 8).is_empty());
     let area = area(vec![512; WINDOWS], vec![0.0; WINDOWS], 0.0);
-    let late = region(&machine(1, 1.0), 1.0, &area, 0..1, &[1.0]);
+    let late = region(&machine(1, 1.0), &Degrees::even(), 1.0, &area, 0..1, &[1.0]);
     assert_eq!(late, [Point { price: 1.0, ..Point::default() }]);
     assert_eq!(bound(&[], 1.0), 0.0);
     assert_eq!(reached(&[], 1.0), None);

@@ -1,18 +1,23 @@
 //! An application and its runtime as arithmetic: how a policy fares on touches that are given.
 //!
-//! The unit is the region. Of each, a window says how many distinct pages were touched. A region
-//! has a *core*, pages that are touched first and in every window alike; which pages of the rest
-//! are touched is taken to be chance, anew in every window. A touched page that is stored faults,
-//! comes home and stays for the cooling time, as in the runtime; plans are carried out at the end
-//! of the window, as far as the movers get. The policy sees what it would see live: samples of what
-//! is in DRAM, exact faults of what is not, through the same [`RegionHistory`].
+//! The unit is the region. Of each, a window says how many distinct pages were touched; how they
+//! spread over classes of pages that are in use by degrees is the application's
+//! ([`crate::degrees`]), and which pages of a class they are is taken to be chance, anew in every
+//! window. A touched page that is stored faults, comes home and stays for the cooling time, as in
+//! the runtime; plans are carried out at the end of the window, as far as the movers get. The
+//! policy sees what it would see live: samples of what is in DRAM, exact faults of what is not,
+//! through the same [`RegionHistory`].
 //!
-//! What is simpler than life: time does not stretch when threads wait, tiers take every page, and
-//! without a core touches are spread over a region evenly, so that a region with a hot and a cold
-//! half looks warm all over and faults more than it would. [`crate::load`] finds the cores of
-//! applications that were recorded.
+//! Applications that were recorded are *tracked* as the runtime does it: regions in full use are
+//! looked at rarely, of a region in a tier only what came back lately is watched, a touch of a
+//! watched page costs its thread a fault, and what pages shrink to, and which of them no tier
+//! takes, is known once a tier has seen them.
+//!
+//! What is simpler than life: time does not stretch when threads wait.
 
+use crate::body::Body;
 use crate::cost::{self, TierCost};
+use crate::degrees::Degrees;
 use crate::hindsight::Seen;
 use crate::hotness::{RegionHistory, WindowSeen, PAGES_PER_REGION};
 use crate::plan::{Measured, Plan, Policy, Ratios, RegionView};
@@ -20,6 +25,12 @@ use crate::tier::{TierId, MAX_TIERS};
 
 /// Longest cooling that is simulated, in windows.
 pub(crate) const COOLING_MAX: usize = 16;
+
+/// Fewest pages that came back of which samples are taken, fewest samples of a region, and longest
+/// time between two looks at one in full use, in windows, as in the runtime.
+const WARM_PAGES_MIN: f64 = 32.0;
+const SAMPLES_MIN: u16 = 2;
+const LOOK_WINDOWS_MAX: u32 = 4;
 
 /// What the application runs on.
 #[derive(Clone, Debug)]
@@ -34,6 +45,11 @@ pub struct Machine {
     pub move_pages: u64,
     /// Processor time of moving one page, in nanoseconds.
     pub move_ns: f64,
+    /// Processor time of the runtime for a page that faulted, beside what its thread waits and
+    /// beside taking it down again, in nanoseconds.
+    pub fault_cpu_ns: f64,
+    /// Time that a thread waits for a page that is watched, in nanoseconds.
+    pub hit_ns: f64,
     /// Share of that time that the application would have used, 0 to 1.
     pub contention: f64,
 }
@@ -53,8 +69,12 @@ pub struct Outcome {
     pub faults: f64,
     /// Time that threads waited for them, in nanoseconds.
     pub stalled_ns: f64,
-    /// What the last plan's moves took from the application, in nanoseconds.
+    /// What the runtime took from the application, for the last plan's moves above all, in
+    /// nanoseconds.
     pub taken_ns: f64,
+    /// The part of both that is no price of the placement, in nanoseconds: watching, and what
+    /// threads waited longer than usual (less than nothing if it was shorter).
+    pub watching_ns: f64,
     /// Lost time as a share of the running time.
     pub slowdown: f64,
     /// Money for the placement on average over the window, in US dollars a month.
@@ -83,6 +103,12 @@ struct Region {
     ratios: Ratios,
     history: RegionHistory,
     seen: WindowSeen,
+    /// Windows with samples in a row in which all of them were touched.
+    full_windows: u8,
+    /// Whether it has been there for a window.
+    is_followed: bool,
+    /// Whether it was ever taken to a tier.
+    was_down: bool,
 }
 
 /// One application.
@@ -93,7 +119,14 @@ pub struct Simulation {
     views: Vec<RegionView>,
     /// Processor time of the moves since the last window, in nanoseconds.
     moving_ns: f64,
+    /// Processor time that watching takes in the next window, in nanoseconds, and by how much
+    /// longer than usual threads wait in it.
+    watching_ns: f64,
+    slower: f64,
     fault_share: f64,
+    degrees: Degrees,
+    is_tracked: bool,
+    windows: u32,
 }
 
 impl Simulation {
@@ -104,7 +137,12 @@ impl Simulation {
             regions: Vec::new(),
             views: Vec::new(),
             moving_ns: 0.0,
+            watching_ns: 0.0,
+            slower: 1.0,
             fault_share: 1.0,
+            degrees: Degrees::even(),
+            is_tracked: false,
+            windows: 0,
         };
         simulation.grow(pages);
         simulation
@@ -116,32 +154,53 @@ impl Simulation {
         Simulation { fault_share: share.clamp(0.0, 1.0), ..self }
     }
 
+    /// The same with pages in use by these degrees. Before its first regions.
+    pub fn with_degrees(self, degrees: Degrees) -> Simulation {
+        Simulation { degrees, ..self }
+    }
+
+    /// The same, tracked as a runtime does it (see the head), or all regions alike.
+    pub fn tracked(self, is_tracked: bool) -> Simulation {
+        Simulation { is_tracked, ..self }
+    }
+
+    /// What the machine is like in the next window: processor time of the runtime beside what
+    /// follows from faults and moves, in nanoseconds, and what threads wait by what they usually
+    /// do.
+    pub fn watch(&mut self, ns: f64, slower: f64) {
+        (self.watching_ns, self.slower) = (ns.max(0.0), slower.max(0.0));
+    }
+
     /// More regions, behind those there are.
     pub fn grow(&mut self, pages: &[u16]) {
         for &pages in pages {
             let id = (self.regions.len() as u64) << 21;
             self.regions.push(Region {
                 id,
-                body: Body::new(f64::from(pages.min(PAGES_PER_REGION)), 0.0),
+                body: Body::new(f64::from(pages.min(PAGES_PER_REGION)), &self.degrees, 0.0),
                 ratios: Ratios::UNKNOWN,
                 history: RegionHistory::new(),
                 seen: WindowSeen::default(),
+                full_windows: 0,
+                is_followed: false,
+                was_down: false,
             });
         }
     }
 
-    /// Makes region `index` one of this address, with a core of so many pages (at most all) and
-    /// ratios of its own. Before its first window.
-    pub fn describe(&mut self, index: usize, id: u64, core_pages: f64, ratios: Ratios) {
+    /// Makes region `index` one of this address, with a share of pages that no tier takes (0 to 1)
+    /// and ratios of its own. Before its first window.
+    pub fn describe(&mut self, index: usize, id: u64, refused: f64, ratios: Ratios) {
         let region = &mut self.regions[index];
         (region.id, region.ratios) = (id, ratios);
-        region.body = Body::new(region.body.pages(), core_pages);
+        region.body = Body::new(region.body.pages(), &self.degrees, refused);
     }
 
     /// Region `index` has this many pages from now on (0 to 512): new ones are at home, and those
     /// that go are taken evenly.
     pub fn set_pages(&mut self, index: usize, pages: u16) {
-        self.regions[index].body.resize(f64::from(pages.min(PAGES_PER_REGION)));
+        let pages = f64::from(pages.min(PAGES_PER_REGION));
+        self.regions[index].body.resize(pages, &self.degrees);
     }
 
     /// Money of the placement of region `index` with so many pages at home, in US dollars a month.
@@ -163,44 +222,63 @@ impl Simulation {
         policy: &mut dyn Policy,
     ) -> Outcome {
         let (mut faults, mut stalled_ns, mut pages) = (0.0, 0.0, 0.0);
-        let (mut tco, mut tco_at_end) = (0.0, 0.0);
+        let (mut tco, mut tco_at_end, mut hits_all) = (0.0, 0.0, 0u64);
+        let waits = self.machine.waits();
+        self.windows += 1;
         for index in 0..self.regions.len() {
             let region = &mut self.regions[index];
             let touched = f64::from(touched.get(index).copied().unwrap_or(0.0));
             let (before, all) = (region.body.home(), region.body.pages());
-            let hot_home = region.body.touched_at_home(touched);
-            let came = region.body.touch(touched);
+            let share = if all > 0.0 { (touched / all).min(1.0) } else { 0.0 };
+            let by_class = self.degrees.touched(share);
+            let wanted = self.machine.samples_per_region;
+            let look = match self.is_tracked {
+                true => region.look(wanted, self.windows, waits),
+                false => Look { pool: before, samples: wanted.min(before as u16), is_warm: false },
+            };
+            let hot = match look.is_warm {
+                true => region.body.warm_touched(&by_class, waits),
+                false => region.body.home_touched(&by_class, share),
+            };
+            let hot_share = if look.pool > 0.0 { (hot / look.pool).min(1.0) } else { 0.0 };
+            let came = region.body.touch(&by_class, waits);
             let faulted = came * self.fault_share;
             faults += faulted;
             stalled_ns += faulted * self.machine.tiers[region.body.tier.index()].fault_ns;
             pages += all;
-            let share = if before > 0.0 { (hot_home / before).min(1.0) } else { 0.0 };
-            let sampled = self.machine.samples_per_region.min(before as u16);
             region.seen = WindowSeen {
-                present: before.round() as u16,
+                present: look.pool.round() as u16,
                 stored: (all - before).round() as u16,
-                sampled,
-                hits: if sampled > 0 { hits(sampled, share) } else { 0 },
+                sampled: look.samples,
+                hits: if look.samples > 0 { hits(look.samples, hot_share) } else { 0 },
                 faults: faulted.round() as u16,
             };
-            if all > 0.0 {
+            hits_all += u64::from(region.seen.hits);
+            if all > 0.0 && (!self.is_tracked || region.is_observed()) {
                 region.history.observe(region.seen);
             }
+            region.note_look();
             let after = self.regions[index].body.home();
             tco += self.tco(index, (before + after) / 2.0);
             tco_at_end += self.tco(index, after);
         }
+        let hits_ns = hits_all as f64 * self.machine.hit_ns;
+        let watched_ns = core::mem::take(&mut self.watching_ns);
+        let usual_ns = stalled_ns;
+        stalled_ns = (stalled_ns + hits_ns) * core::mem::replace(&mut self.slower, 1.0);
         let measured = Measured {
             running_ns,
             stalled_ns,
-            cpu_ns: core::mem::take(&mut self.moving_ns),
+            cpu_ns: core::mem::take(&mut self.moving_ns)
+                + watched_ns
+                + faults * self.machine.fault_cpu_ns,
             contention: self.machine.contention,
             faults,
         };
         policy.learn(&measured);
         self.views.clear();
-        let waits = self.machine.waits();
-        self.views.extend(self.regions.iter().map(|region| region.view(waits)));
+        let is_tracked = self.is_tracked;
+        self.views.extend(self.regions.iter().map(|region| region.view(waits, is_tracked)));
         let plan = policy.plan(&self.views, &self.machine.tiers);
         let moved_pages = self.carry_out(&plan);
         let taken_ns = measured.taken_ns();
@@ -209,6 +287,7 @@ impl Simulation {
             faults,
             stalled_ns,
             taken_ns,
+            watching_ns: stalled_ns - usual_ns + watched_ns * self.machine.contention,
             slowdown: (stalled_ns + taken_ns) / running_ns.max(1.0),
             tco,
             tco_at_end,
@@ -246,22 +325,72 @@ impl Simulation {
         let mut left = self.machine.move_pages as f64;
         let mut moved = 0.0;
         for step in &plan.moves {
-            let region = &mut self.regions[step.region as usize].body;
-            let pages = region.pages_to_move(step.to, self.machine.waits());
+            let region = &mut self.regions[step.region as usize];
+            let pages = region.body.pages_to_move(step.to, self.machine.waits());
             if step.to != TierId::DRAM && pages > left {
                 continue;
             }
             left -= pages;
             moved += pages;
-            region.go(step.to, self.machine.waits());
+            region.body.go(step.to, self.machine.waits());
+            region.was_down |= step.to != TierId::DRAM;
         }
         self.moving_ns += moved * self.machine.move_ns;
         moved as u64
     }
 }
 
+/// What of a region is watched in a window.
+struct Look {
+    /// Pages that samples are drawn from.
+    pool: f64,
+    samples: u16,
+    /// Whether they are those that came back lately, and not all at home.
+    is_warm: bool,
+}
+
 impl Region {
-    fn view(&self, waits: usize) -> RegionView {
+    /// How the runtime looks at it in a window (`crates/preload/src/tracker.rs`).
+    fn look(&self, wanted: u16, window: u32, waits: usize) -> Look {
+        let is_warm = self.body.tier != TierId::DRAM;
+        let pool = if is_warm { self.body.warm(waits) } else { self.body.home() };
+        let every = match self.full_windows {
+            0..=2 => 1,
+            3 => 2,
+            _ => LOOK_WINDOWS_MAX,
+        };
+        let is_due = window.wrapping_add((self.id >> 21) as u32).is_multiple_of(every);
+        let samples = match (is_warm, self.is_followed) {
+            (_, false) => 0,
+            (true, _) if pool < WARM_PAGES_MIN => 0,
+            (false, _) if !is_due => 0,
+            (false, _) if self.full_windows > 0 => wanted.min(1),
+            _ => {
+                let share = self.body.pages() / f64::from(PAGES_PER_REGION);
+                let of = (f64::from(wanted) * share).ceil() as u16;
+                of.max(wanted.min(SAMPLES_MIN))
+            }
+        };
+        // Before it is followed nothing of it is registered.
+        let pool = if self.is_followed { pool } else { 0.0 };
+        Look { pool, samples: samples.min(pool as u16), is_warm }
+    }
+
+    fn is_observed(&self) -> bool {
+        self.seen.sampled > 0 || self.seen.stored > 0 || self.body.tier != TierId::DRAM
+    }
+
+    fn note_look(&mut self) {
+        self.is_followed = true;
+        if self.seen.sampled > 0 {
+            let is_full = self.seen.hits >= self.seen.sampled;
+            self.full_windows = if is_full { self.full_windows.saturating_add(1) } else { 0 };
+        }
+    }
+
+    fn view(&self, waits: usize, is_tracked: bool) -> RegionView {
+        let is_known = !is_tracked || self.was_down;
+        let refused = (self.body.refused() * 255.0).round() as u8;
         RegionView {
             pages: self.body.pages().round() as u32,
             resident: self.body.home().round() as u32,
@@ -272,7 +401,8 @@ impl Region {
             newest: self.history.newest(),
             long: self.history.long(),
             rest_windows: self.history.rest_windows(),
-            ratios: self.ratios,
+            ratios: if is_known { self.ratios } else { Ratios::UNKNOWN },
+            refused: if is_known { refused } else { 0 },
             ..RegionView::at(self.id, self.body.tier)
         }
     }
@@ -283,120 +413,4 @@ impl Region {
 pub(crate) fn usd_per_page(tiers: &[TierCost], tier: usize, ratios: Ratios) -> f64 {
     let ratio = ratios.get(tier).filter(|_| tier > 0).unwrap_or(tiers[tier].ratio);
     TierCost { ratio, ..tiers[tier] }.usd_per_page_month()
-}
-
-/// Pages that are touched alike.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Part {
-    pub(crate) pages: f64,
-    /// Those at home, all of them while the tier is DRAM.
-    pub(crate) home: f64,
-    /// How many of those came back in each of the last windows, newest first.
-    pub(crate) recent: [f64; COOLING_MAX],
-}
-
-impl Part {
-    fn of(pages: f64) -> Part {
-        Part { pages, home: pages, recent: [0.0; COOLING_MAX] }
-    }
-
-    /// Pages that come home when so many are touched.
-    fn touch(&mut self, touched: f64) -> f64 {
-        let stored = self.pages - self.home;
-        let came = match self.pages > 0.0 {
-            true => (touched.min(self.pages) * stored / self.pages).min(stored),
-            false => 0.0,
-        };
-        self.home += came;
-        self.recent.rotate_right(1);
-        self.recent[0] = came;
-        came
-    }
-
-    /// Pages at home that have not cooled. A page cools wherever its region belongs by now.
-    pub(crate) fn warm(&self, waits: usize) -> f64 {
-        self.recent.iter().take(waits).sum::<f64>().min(self.home)
-    }
-
-    fn shrink(&mut self, by: f64) {
-        self.pages *= by;
-        self.home *= by;
-        self.recent.iter_mut().for_each(|pages| *pages *= by);
-    }
-}
-
-/// A region's pages and where they are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Body {
-    pub(crate) tier: TierId,
-    /// The rest, and the core.
-    pub(crate) parts: [Part; 2],
-}
-
-impl Body {
-    /// All at home.
-    pub(crate) fn new(pages: f64, core_pages: f64) -> Body {
-        let core = core_pages.clamp(0.0, pages);
-        Body { tier: TierId::DRAM, parts: [Part::of(pages - core), Part::of(core)] }
-    }
-
-    pub(crate) fn pages(&self) -> f64 {
-        self.parts.iter().map(|part| part.pages).sum()
-    }
-
-    pub(crate) fn home(&self) -> f64 {
-        self.parts.iter().map(|part| part.home).sum()
-    }
-
-    pub(crate) fn stored(&self) -> f64 {
-        self.pages() - self.home()
-    }
-
-    /// How many pages of the rest and of the core are touched when so many are in all.
-    pub(crate) fn split(&self, touched: f64) -> [f64; 2] {
-        let core = touched.clamp(0.0, self.parts[1].pages);
-        [(touched - core).clamp(0.0, self.parts[0].pages), core]
-    }
-
-    /// Pages at home that are touched when so many are in all.
-    fn touched_at_home(&self, touched: f64) -> f64 {
-        let split = self.split(touched);
-        let at_home = |(part, touched): (&Part, f64)| match part.pages > 0.0 {
-            true => touched * part.home / part.pages,
-            false => 0.0,
-        };
-        self.parts.iter().zip(split).map(at_home).sum()
-    }
-
-    /// Pages that come home when so many are touched.
-    pub(crate) fn touch(&mut self, touched: f64) -> f64 {
-        let split = self.split(touched);
-        self.parts.iter_mut().zip(split).map(|(part, touched)| part.touch(touched)).sum()
-    }
-
-    pub(crate) fn resize(&mut self, pages: f64) {
-        let now = self.pages();
-        if pages < now {
-            self.parts.iter_mut().for_each(|part| part.shrink(pages / now));
-        } else {
-            self.parts[0].pages += pages - now;
-            self.parts[0].home += pages - now;
-        }
-    }
-
-    pub(crate) fn pages_to_move(&self, to: TierId, waits: usize) -> f64 {
-        let cold: f64 = self.parts.iter().map(|part| part.home - part.warm(waits)).sum();
-        match to {
-            TierId::DRAM => self.stored(),
-            to if to == self.tier => cold,
-            _ => cold + self.stored(),
-        }
-    }
-
-    pub(crate) fn go(&mut self, to: TierId, waits: usize) {
-        for part in &mut self.parts {
-            part.home = if to == TierId::DRAM { part.pages } else { part.warm(waits) };
-        }
-        self.tier = to;
-    }
 }

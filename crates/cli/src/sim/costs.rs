@@ -8,6 +8,8 @@ use crate::trace::{self, Meta, TraceTier};
 
 /// What a fault from a file takes beside decoding, in nanoseconds: one read of a solid state disk.
 const FILE_NS: f64 = 90_000.0;
+/// What taking a page out of memory takes beside encoding it, in nanoseconds.
+const TAKE_OUT_NS: f64 = 3_000.0;
 /// What any fault takes beside decoding, in nanoseconds: the message, the copy, the wake-up.
 const SERVICE_NS: f64 = 4_500.0;
 
@@ -24,6 +26,17 @@ fn of_codec(codec: Codec) -> (f64, f64) {
         Codec::Deflate => (22_000.0, 0.33),
         Codec::C842 => (25_000.0, 0.50),
     }
+}
+
+/// Processor time of moving a page to a tier of this codec, in nanoseconds: what taking it out of
+/// memory costs, and encoding it, nominally.
+pub fn move_ns(codec: Codec) -> f64 {
+    TAKE_OUT_NS
+        + match codec {
+            Codec::Lz4 | Codec::Lz4Dict | Codec::Lzo | Codec::LzoRle => 5_000.0,
+            Codec::Zstd | Codec::ZstdDict => 12_000.0,
+            Codec::Lz4hc | Codec::Deflate | Codec::C842 => 35_000.0,
+        }
 }
 
 fn of_tier(tier: &TierSpec) -> TierCost {
@@ -65,6 +78,7 @@ pub fn of_trace(config: &Config, meta: &Meta) -> (Vec<TraceTier>, Vec<Option<usi
         if let Some(index) = found {
             let measured = &meta.tiers[index];
             (tier.fault_ns, tier.ratio) = (measured.fault_ns, measured.ratio);
+            tier.move_ns = measured.move_ns;
             tier.known.clone_from(&measured.known);
         }
         from.push(found);

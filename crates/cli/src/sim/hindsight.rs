@@ -32,7 +32,8 @@ impl Hindsight {
             prices.iter().map(|&price| Point { price, ..Point::default() }).collect();
         for load in loads {
             for area in &load.areas {
-                let of = oracle::region(machine, load.fault_share, area, counted(load), &prices);
+                let (degrees, share) = (&load.degrees, load.fault_share);
+                let of = oracle::region(machine, degrees, share, area, counted(load), &prices);
                 points.iter_mut().zip(&of).for_each(|(sum, point)| sum.add(point));
             }
         }
@@ -41,7 +42,7 @@ impl Hindsight {
 
     /// What can be saved with the lost time of `outcome`, over the same windows.
     pub fn at(&self, outcome: &Outcome) -> Savings {
-        let lost_ns = outcome.stalled_ns + outcome.taken_ns;
+        let lost_ns = outcome.stalled_ns + outcome.taken_ns - outcome.watching_ns;
         let saved = |tco: f64| 1.0 - (tco + outcome.fixed) / outcome.tco_all_dram.max(1e-300);
         Savings {
             found: oracle::reached(&self.points, lost_ns).map(saved),

@@ -5,11 +5,14 @@ use std::ops::Range;
 
 use anyhow::{ensure, Result};
 use terrace_core::cost::{tco_saved, TierCost, BYTES_PER_GIB};
-use terrace_core::load::{areas_of, Area, Clock, Gaps, Load, Recorded, Seen};
+use terrace_core::degrees::Degrees;
+use terrace_core::load::{Area, Clock, Gaps, Load};
 use terrace_core::plan::{Analytical, Policy, Ratios};
 use terrace_core::sim::{Machine, Simulation};
 use terrace_core::tier::MAX_TIERS;
+use terrace_core::touches::{areas_of, Recorded, Seen};
 
+use super::spent::Spent;
 use crate::config::Config;
 use crate::demo::random::Random;
 use crate::policy;
@@ -20,34 +23,27 @@ use crate::trace::{ProcessWindow, Row};
 pub const WARM_UP: usize = 10;
 /// Least running time of a window as a share of it, where none was measured.
 const RUNNING_MIN: f64 = 0.2;
-/// Work of moving a page, where too few moved to measure it.
-const MOVE_NS: f64 = 20_000.0;
-/// Moved pages that are enough to.
-const MOVED_TO_TRUST: u64 = 4_096;
 /// Rate of movers without a limit, MiB per second: one thread's with lz4.
 const MOVE_MIB_S: u64 = 400;
 
-/// What a trace tells of the machine beside its tiers.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Moving {
-    /// Processor time of moving a page, in nanoseconds.
-    pub move_ns: f64,
-    /// Share of it that the applications would have used.
-    pub contention: f64,
-}
-
 /// The applications of a trace; `from` names, for each tier that is simulated, that of the trace.
-pub fn loads(trace: &Trace, from: &[Option<usize>]) -> Result<Vec<Load>> {
+pub fn loads(trace: &Trace, from: &[Option<usize>], spent: &Spent) -> Result<Vec<Load>> {
     let mut by_process: BTreeMap<u32, Vec<&Row>> = BTreeMap::new();
     for row in &trace.batch.rows {
         by_process.entry(row.pid).or_default().push(row);
     }
     ensure!(!by_process.is_empty(), "the trace has no rows");
-    let load = |(pid, rows)| load(trace, pid, rows, from);
+    let load = |(pid, rows)| load(trace, pid, rows, from, spent);
     Ok(by_process.into_iter().map(load).collect())
 }
 
-fn load(trace: &Trace, pid: u32, mut rows: Vec<&Row>, from: &[Option<usize>]) -> Load {
+fn load(
+    trace: &Trace,
+    pid: u32,
+    mut rows: Vec<&Row>,
+    from: &[Option<usize>],
+    spent: &Spent,
+) -> Load {
     rows.sort_by_key(|row| (row.region, row.window));
     let first = rows.iter().map(|row| row.window).min().unwrap_or(0);
     let last = rows.iter().map(|row| row.window).max().unwrap_or(0);
@@ -61,15 +57,21 @@ fn load(trace: &Trace, pid: u32, mut rows: Vec<&Row>, from: &[Option<usize>]) ->
     let fault_share = if faults > 0 { faults as f64 / (faults + ahead) as f64 } else { 1.0 };
 
     let regions = rows.chunk_by(|a, b| a.region == b.region);
-    let areas = if trace.meta.is_exact {
-        regions.map(|rows| exact(rows, first, from)).collect()
-    } else {
+    let is_tracked = !trace.meta.is_exact;
+    let (areas, degrees) = if is_tracked {
         let recorded: Vec<Recorded> = regions.map(|rows| recorded(rows, first, from)).collect();
-        areas_of(&recorded, fault_share)
+        areas_of(&recorded, fault_share, waits(trace.meta.cooling_windows))
+    } else {
+        (regions.map(|rows| exact(rows, first, from)).collect(), Degrees::even())
     };
-    let clocks = clocks(trace.meta.window_s, windows, &rows, first, process);
+    let clocks = clocks(trace.meta.window_s, windows, &rows, first, process, spent);
     let gaps = gaps(&rows, first, windows, process);
-    Load { pid, first, clocks, areas, fault_share, gaps }
+    Load { pid, first, clocks, areas, fault_share, gaps, degrees, is_tracked }
+}
+
+/// Windows that a page stays after the one in which it came back.
+fn waits(cooling_windows: u32) -> usize {
+    cooling_windows.saturating_sub(1) as usize
 }
 
 /// What pools took beside what was stored, in windows that say.
@@ -111,7 +113,7 @@ fn exact(rows: &[&Row], first: u32, from: &[Option<usize>]) -> Area {
         first: (begin - first) as usize,
         pages: vec![0; windows],
         touched: vec![0.0; windows],
-        core_pages: 0.0,
+        refused: 0.0,
         ratios: ratios(rows, from),
     };
     for row in rows {
@@ -128,7 +130,8 @@ fn recorded(rows: &[&Row], first: u32, from: &[Option<usize>]) -> Recorded {
     for row in rows {
         seen[(row.window - begin) as usize] = Seen {
             pages: row.pages,
-            present: row.resident_at_open,
+            resident: row.resident,
+            is_down: row.tier > 0,
             samples: row.samples,
             hits: row.hits,
             faults: row.faults,
@@ -144,10 +147,15 @@ fn clocks(
     rows: &[&Row],
     first: u32,
     process: impl Fn(usize) -> ProcessWindow,
+    spent: &Spent,
 ) -> Vec<Clock> {
     let mut managed = vec![0.0; windows];
+    // Faults, and what they and touches of watched pages usually take.
+    let (mut faults, mut waits) = (vec![0.0; windows], vec![0.0; windows]);
     for row in rows {
         managed[(row.window - first) as usize] += f64::from(row.pages) * 4096.0;
+        faults[(row.window - first) as usize] += f64::from(row.faults);
+        waits[(row.window - first) as usize] += spent.waits_ns(row);
     }
     let measured: Vec<f64> =
         (0..windows).map(|w| process(w).running_ns as f64).filter(|ns| *ns > 0.0).collect();
@@ -162,32 +170,19 @@ fn clocks(
             running_ns: if running_ns > 0.0 { running_ns } else { usual },
             beside_bytes: (process.managed_bytes as f64 - managed[window]).max(0.0),
             overhead_bytes: process.overhead_bytes as f64,
+            watching_ns: spent.watching_ns(&process, faults[window]),
+            slower: spent.slower(&process, waits[window]),
         }
     };
     (0..windows).map(clock).collect()
 }
 
-/// What moving costs, as the trace has it.
-pub fn moving(trace: &Trace) -> Moving {
-    let all = || trace.batch.processes.values();
-    let cpu_ns: u64 = all().map(|p| p.cpu_ns).sum();
-    let moved: u64 = all().map(|p| u64::from(p.moved_pages)).sum();
-    let measured = all().filter(|p| p.running_ns > 0);
-    let (sum, count) =
-        measured.fold((0.0, 0.0), |(sum, n), p| (sum + f64::from(p.contention), n + 1.0));
-    Moving {
-        move_ns: match moved {
-            n if n >= MOVED_TO_TRUST => (cpu_ns as f64 / n as f64).clamp(1e3, 2e5),
-            _ => MOVE_NS,
-        },
-        contention: if count > 0.0 { (sum / count).clamp(0.0, 1.0) } else { 1.0 },
-    }
-}
-
 /// The machine that policies are simulated on.
-pub fn machine(config: &Config, mut tiers: Vec<TierCost>, moving: Moving) -> Machine {
-    // A trace tells an average over all tiers, and policies shall be told the truth.
-    tiers.iter_mut().for_each(|tier| tier.move_ns = moving.move_ns);
+pub fn machine(config: &Config, mut tiers: Vec<TierCost>, spent: &Spent) -> Machine {
+    if spent.is_generated() {
+        // Nobody measured anything there: policies shall be told the truth.
+        tiers.iter_mut().for_each(|tier| tier.move_ns = spent.move_ns);
+    }
     let mib_s = match config.run.move_mib_s {
         0 => MOVE_MIB_S,
         limit => limit.min(MOVE_MIB_S * u64::from(config.run.move_threads)),
@@ -197,8 +192,10 @@ pub fn machine(config: &Config, mut tiers: Vec<TierCost>, moving: Moving) -> Mac
         cooling_windows: config.run.cooling_windows.min(16) as usize,
         samples_per_region: config.run.samples_per_region.min(512) as u16,
         move_pages: (mib_s as f64 * 256.0 * config.run.window_s) as u64,
-        move_ns: moving.move_ns,
-        contention: moving.contention,
+        move_ns: spent.move_ns,
+        fault_cpu_ns: spent.fault_cpu_ns,
+        hit_ns: spent.hit_ns,
+        contention: spent.contention,
     }
 }
 
@@ -225,6 +222,8 @@ pub struct Outcome {
     pub stalled_ns: f64,
     /// See `running_ns`.
     pub taken_ns: f64,
+    /// The part of the last two that is no price of the placement.
+    pub watching_ns: f64,
     /// Faults from tiers.
     pub faults: f64,
     /// Pages moved by plans.
@@ -256,6 +255,7 @@ impl Outcome {
         self.running_ns += other.running_ns;
         self.stalled_ns += other.stalled_ns;
         self.taken_ns += other.taken_ns;
+        self.watching_ns += other.watching_ns;
         self.faults += other.faults;
         self.moved_pages += other.moved_pages;
     }
@@ -274,13 +274,16 @@ pub fn run(loads: &[Load], machine: &Machine, config: &Config, seed: u64) -> Out
 fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -> Outcome {
     let mut random = Random::new(seed);
     let dram = machine.tiers[0].usd_per_gib_month;
-    let mut simulation = Simulation::new(machine.clone(), &[]).with_fault_share(load.fault_share);
+    let mut simulation = Simulation::new(machine.clone(), &[])
+        .with_fault_share(load.fault_share)
+        .with_degrees(load.degrees.clone())
+        .tracked(load.is_tracked);
     let counted = counted(load);
     let (mut born, mut touched, mut sum) = (0, Vec::new(), Outcome::default());
     for (window, clock) in load.clocks.iter().enumerate() {
         while let Some(area) = load.areas.get(born).filter(|area| area.first <= window) {
             simulation.grow(&[area.pages_in(window)]);
-            simulation.describe(born, area.id, f64::from(area.core_pages), area.ratios);
+            simulation.describe(born, area.id, f64::from(area.refused), area.ratios);
             born += 1;
         }
         touched.clear();
@@ -291,6 +294,8 @@ fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -
         let hits = |watched: u16, share: f64| {
             (0..watched).filter(|_| random.unit() < share).count() as u16
         };
+        let slower = if clock.slower > 0.0 { clock.slower } else { 1.0 };
+        simulation.watch(clock.watching_ns, slower);
         let outcome = simulation.window(&touched, clock.running_ns, hits, policy);
         if !counted.contains(&window) {
             continue;
@@ -306,6 +311,7 @@ fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -
             running_ns: clock.running_ns,
             stalled_ns: outcome.stalled_ns,
             taken_ns: outcome.taken_ns,
+            watching_ns: outcome.watching_ns,
             faults: outcome.faults,
             moved_pages: outcome.moved_pages as f64,
         });
@@ -349,6 +355,7 @@ pub fn live(trace: &Trace, loads: &[Load]) -> Option<Outcome> {
                 running_ns: p.running_ns as f64,
                 stalled_ns: p.stalled_ns as f64,
                 taken_ns: p.cpu_ns as f64 * f64::from(p.contention),
+                watching_ns: 0.0,
                 faults: 0.0,
                 moved_pages: f64::from(p.moved_pages),
             });

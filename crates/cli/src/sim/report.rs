@@ -164,8 +164,8 @@ pub struct Report {
     pub regions: usize,
     /// Processes.
     pub processes: usize,
-    /// Share of the touches that always go to the same pages of a region.
-    pub core_share: f64,
+    /// How unevenly touches fall on the pages of a region: 0 if all are alike.
+    pub unevenness: f64,
     /// One region in so many was simulated.
     pub sample: u64,
     /// What chance was drawn from.
@@ -211,14 +211,14 @@ impl Report {
         };
         let _ = writeln!(
             out,
-            "{}: {}, {} processes, {} regions{of}, {} windows of {} s, {} of touches in cores",
+            "{}: {}, {} processes, {} regions{of}, {} windows of {} s, unevenness {:.1}",
             self.trace,
             self.source,
             self.processes,
             self.regions,
             self.windows,
             self.window_s,
-            percent(self.core_share),
+            self.unevenness,
         );
         for tier in &self.tiers {
             let _ = writeln!(

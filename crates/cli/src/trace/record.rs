@@ -102,6 +102,7 @@ impl Recorder {
         process.time_ms = self.began.elapsed().as_millis() as u64;
         for (tier, cost) in state.meta.tiers.iter_mut().zip(costs) {
             (tier.fault_ns, tier.ratio) = (cost.fault_ns, cost.ratio);
+            tier.move_ns = Some(cost.move_ns);
         }
         let mut rows = rows.into_iter();
         let Some(mut next) = rows.next() else { return };
