@@ -75,6 +75,10 @@ pub struct SimArgs {
     /// Simulate only every Nth region, chosen by its address
     #[arg(long, value_name = "N", default_value_t = 1)]
     sample: u64,
+    /// Windows of each process that do not count, in which policies learn what there is and take
+    /// the first of it down [default: 10, of short traces half]
+    #[arg(long, value_name = "N")]
+    warm_up: Option<u32>,
     /// Write the results as JSON
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
@@ -249,13 +253,13 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
         ensure!(costs.iter().all(|c| c.is_valid()), "a tier of the trace has no valid cost");
         replay::machine(&base, costs, &spent)
     };
-    let live_loads = replay::loads(&trace, &from, &spent)?;
+    let live_loads = replay::loads(&trace, &from, &spent, args.warm_up)?;
     let live = replay::live(&trace, &live_loads).filter(|_| args.tiers.is_none());
     let loads = match args.sample {
         1 => live_loads,
         n => {
             trace.batch.rows.retain(|row| mix(row.region ^ args.seed).is_multiple_of(n));
-            sampled(replay::loads(&trace, &from, &spent)?, &live_loads)
+            sampled(replay::loads(&trace, &from, &spent, args.warm_up)?, &live_loads)
         }
     };
     let mut asked = args.policies.candidates(&base)?;

@@ -123,6 +123,8 @@ pub struct Load {
     pub fault_share: f64,
     /// What its pools take beside what they store.
     pub gaps: Gaps,
+    /// The first of its windows that counts, from 0: in those before a policy learns what there is.
+    pub counts_from: usize,
     /// How touches spread over the pages of a region.
     pub degrees: Degrees,
     /// Whether it is tracked as a runtime does it ([`crate::sim`]).

@@ -15,7 +15,7 @@ use anyhow::{bail, ensure, Context, Result};
 use serde_json::{json, Value};
 
 use super::kernel_swap::{catch_interrupts, interrupted, KernelSwap, KernelTier, SwapSpec};
-use crate::config::WINDOW_S_DEFAULT;
+use crate::config::{RunConfig, WINDOW_S_DEFAULT};
 use crate::demo::machine::Machine;
 use crate::demo::progress::Progress;
 use crate::say;
@@ -70,7 +70,8 @@ pub struct PaperArgs {
     pub workloads: Vec<String>,
     /// Which configurations, by comma: 2t-c, 2t-m, 2t-a (zswap), 2t-own-c, 2t-own-m, 2t-own-a,
     /// 6t-wf-c, 6t-wf-m, 6t-wf-a, 6t-am-0.9, 6t-am-0.5, 6t-am-0.1, best-2, best-5, best-10,
-    /// best-real-5; besides these best-25, best-50, best-100, best-real-2, best-real-10 and none
+    /// best-real-5; besides these 6t-am-0.3, 6t-am-0.2, best-25, best-50, best-100, best-real-2,
+    /// best-real-10 and none
     /// [default: those up to best-real-5]
     #[arg(long, value_delimiter = ',')]
     pub configs: Vec<String>,
@@ -86,6 +87,10 @@ pub struct PaperArgs {
     /// Length of a profile window in seconds [default: 5; quick: 1]
     #[arg(long)]
     pub window: Option<f64>,
+    /// Windows that a page which came back stays, on every side, zswap's included, counting the one
+    /// in which it came; the paper has none beyond that one
+    #[arg(long, value_name = "N", default_value_t = RunConfig::default().cooling_windows)]
+    pub cooling_windows: u32,
     /// Where runs and reports go
     #[arg(long, value_name = "DIR", default_value = "build/paper")]
     pub out: PathBuf,
@@ -152,6 +157,7 @@ impl PaperArgs {
             seed: self.series.seed,
             phase_at_s: 0.0,
             has_beside: true,
+            cooling_windows: self.cooling_windows,
         };
         check(&settings)?;
         Ok(settings)
@@ -181,6 +187,7 @@ fn check(s: &Settings) -> Result<()> {
     ensure!((1.0..=86_400.0).contains(&s.seconds), "--seconds must be 1 to 86400");
     ensure!((0.0..=86_400.0).contains(&s.warmup_s), "--warmup must be 0 to 86400 seconds");
     ensure!((0.1..=3_600.0).contains(&s.window_s), "--window must be 0.1 to 3600 seconds");
+    ensure!(s.cooling_windows <= 15, "--cooling-windows must be 0 to 15");
     ensure!(
         s.window_s <= s.seconds / 2.0,
         "--window must be at most half of --seconds, or no window is measured whole"

@@ -27,14 +27,33 @@ const RUNNING_MIN: f64 = 0.2;
 const MOVE_MIB_S: u64 = 400;
 
 /// The applications of a trace; `from` names, for each tier that is simulated, that of the trace.
-pub fn loads(trace: &Trace, from: &[Option<usize>], spent: &Spent) -> Result<Vec<Load>> {
+/// Of each process so many windows do not count, `None`: as many as is usual.
+pub fn loads(
+    trace: &Trace,
+    from: &[Option<usize>],
+    spent: &Spent,
+    warm_up: Option<u32>,
+) -> Result<Vec<Load>> {
     let mut by_process: BTreeMap<u32, Vec<&Row>> = BTreeMap::new();
     for row in &trace.batch.rows {
         by_process.entry(row.pid).or_default().push(row);
     }
     ensure!(!by_process.is_empty(), "the trace has no rows");
     let load = |(pid, rows)| load(trace, pid, rows, from, spent);
-    Ok(by_process.into_iter().map(load).collect())
+    let mut loads: Vec<Load> = by_process.into_iter().map(load).collect();
+    for load in &mut loads {
+        let windows = load.clocks.len();
+        load.counts_from = match warm_up {
+            Some(asked) => (asked as usize).min(windows),
+            None => WARM_UP.min(windows / 2),
+        };
+    }
+    ensure!(
+        loads.iter().any(|load| !counted(load).is_empty()),
+        "--warm-up leaves nothing that counts: the longest process has {} windows",
+        loads.iter().map(|load| load.clocks.len()).max().unwrap_or(0)
+    );
+    Ok(loads)
 }
 
 fn load(
@@ -66,7 +85,7 @@ fn load(
     };
     let clocks = clocks(trace.meta.window_s, windows, &rows, first, process, spent);
     let gaps = gaps(&rows, first, windows, process);
-    Load { pid, first, clocks, areas, fault_share, gaps, degrees, is_tracked }
+    Load { pid, first, clocks, areas, fault_share, gaps, counts_from: 0, degrees, is_tracked }
 }
 
 /// Windows that a page stays after the one in which it came back.
@@ -201,8 +220,7 @@ pub fn machine(config: &Config, mut tiers: Vec<TierCost>, spent: &Spent) -> Mach
 
 /// The windows of an application that count.
 pub fn counted(load: &Load) -> Range<usize> {
-    let windows = load.clocks.len();
-    WARM_UP.min(windows / 2)..windows
+    load.counts_from..load.clocks.len()
 }
 
 /// Sums over the windows that count, of one or more applications.

@@ -15,6 +15,7 @@ fn args(path: &Path) -> SimArgs {
         oracle: true,
         bar: true,
         sample: 1,
+        warm_up: None,
         json: None,
         generate: None,
         regions: 0,
@@ -66,6 +67,24 @@ fn one_process_after_the_other_is_planned_for_by_itself() {
     with_file("sim-storm", trace(Kind::ForkStorm, 60), |path| {
         let report = simulate(&args(path), path).expect("simulated");
         assert_eq!(report.processes, 1 + 2 * 8);
+    });
+}
+
+#[test]
+fn windows_of_warming_up_do_not_count() {
+    with_file("sim-warm", trace(Kind::Zipf, 60), |path| {
+        let with = |warm_up| simulate(&SimArgs { warm_up, ..args(path) }, path);
+        let usual = with(None).expect("simulated");
+        assert_eq!(usual.policies, with(Some(10)).expect("simulated").policies);
+        // All is in memory at first.
+        let slowdown = |report: &Report| {
+            let of = |p: &&PolicyResult| p.name == "slowdown 5 %";
+            report.policies.iter().find(of).expect("one of all").tco_saved
+        };
+        let (all, late) = (with(Some(0)).expect("simulated"), with(Some(59)).expect("simulated"));
+        assert!(slowdown(&all) < slowdown(&usual) && slowdown(&usual) < slowdown(&late));
+        let why = with(Some(60)).expect_err("nothing is left").to_string();
+        assert!(why.contains("--warm-up leaves nothing that counts"), "{why}");
     });
 }
 

@@ -87,6 +87,8 @@ pub(super) const ALL: &[Configuration] = &[
     of("6t-wf-a", Family::Waterfall, &["--policy", "waterfall", "--threshold", "aggressive"]),
     of("6t-am-0.9", Family::Analytical, &["--policy", "analytical", "--alpha", "0.9"]),
     of("6t-am-0.5", Family::Analytical, &["--policy", "analytical", "--alpha", "0.5"]),
+    on_request(of("6t-am-0.3", Family::Analytical, &["--policy", "analytical", "--alpha", "0.3"])),
+    on_request(of("6t-am-0.2", Family::Analytical, &["--policy", "analytical", "--alpha", "0.2"])),
     of("6t-am-0.1", Family::Analytical, &["--policy", "analytical", "--alpha", "0.1"]),
     of("best-2", Family::Best, &["--max-slowdown", "2%"]),
     of("best-5", Family::Best, &["--max-slowdown", "5%"]),

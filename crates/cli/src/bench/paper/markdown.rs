@@ -44,7 +44,7 @@ pub(super) fn render(
     let _ = writeln!(
         out,
         "{}; Linux {}, {}; terrace {}; THP {}; {}.\n\n{} MiB of data, {} s warm-up, {} s measured, \
-         windows of {} s, seed {}.\n\n{MONEY}\n",
+         windows of {} s, for {} of which a page that came back stays, seed {}.\n\n{MONEY}\n",
         word("machine"),
         word("kernel"),
         word("distribution"),
@@ -55,6 +55,7 @@ pub(super) fn render(
         settings.warmup_s,
         settings.seconds,
         settings.window_s,
+        settings.cooling_windows,
         settings.seed,
     );
     for why in skipped {

@@ -28,6 +28,14 @@ pub(super) struct Settings {
     /// Whether a server takes turns with a plain one.
     #[serde(default)]
     pub has_beside: bool,
+    /// Windows that a page which came back stays.
+    #[serde(default = "cooling_windows")]
+    pub cooling_windows: u32,
+}
+
+/// Those of runs from before it could be asked for.
+fn cooling_windows() -> u32 {
+    3
 }
 
 /// Which run it is.

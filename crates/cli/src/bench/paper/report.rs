@@ -50,8 +50,8 @@ fn header(out: &mut String, settings: &Settings, environment: &Value, skipped: &
     let _ = write!(
         out,
         "<header><h1>TierScape's evaluation, with the kernel's zswap beside it</h1><p>{} · {} · \
-         Linux {} · terrace {}</p><p>{} MiB of data, {} s warm-up, {} s measured, windows of {} s. \
-         {MONEY}</p></header>",
+         Linux {} · terrace {}</p><p>{} MiB of data, {} s warm-up, {} s measured, windows of {} s, \
+         for {} of which a page that came back stays. {MONEY}</p></header>",
         word("date"),
         word("machine"),
         word("kernel"),
@@ -60,6 +60,7 @@ fn header(out: &mut String, settings: &Settings, environment: &Value, skipped: &
         settings.warmup_s,
         settings.seconds,
         settings.window_s,
+        settings.cooling_windows,
     );
     for why in skipped {
         let _ = write!(out, "<p class='mark'>Not run: {}</p>", escape(why));

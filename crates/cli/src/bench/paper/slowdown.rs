@@ -15,7 +15,7 @@ use super::record::{self, Record, Settings};
 use super::{check, chosen_workloads, environment, open_folder, run_all, schedule};
 use super::{Planned, SeriesArgs};
 use crate::bench::kernel_swap::catch_interrupts;
-use crate::config::{check_alpha, WINDOW_S_DEFAULT};
+use crate::config::{check_alpha, RunConfig, WINDOW_S_DEFAULT};
 use crate::say;
 use verdict::Asked;
 
@@ -104,6 +104,7 @@ impl SlowdownArgs {
             seed: self.series.seed,
             phase_at_s: self.phase_at.unwrap_or(seconds / 2.0),
             has_beside: true,
+            cooling_windows: RunConfig::default().cooling_windows,
         };
         check(&settings)?;
         ensure!(settings.window_s >= 1.0, "--window must be at least 1: loads report every second");

@@ -521,7 +521,8 @@ fn launcher(
         return Ok(Vec::new());
     }
     let toml = folder.join("tiers.toml");
-    fs::write(&toml, configuration.toml()).context("cannot write the tiers")?;
+    let run = format!("[run]\ncooling_windows = {}\n", setting.settings.cooling_windows);
+    fs::write(&toml, configuration.toml() + &run).context("cannot write the tiers")?;
     let mut words: Vec<OsString> = vec![setting.exe.clone().into()];
     words.extend(["run", "--quiet", "--window"].map(OsString::from));
     words.push(setting.settings.window_s.to_string().into());

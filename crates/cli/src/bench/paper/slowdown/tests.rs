@@ -17,6 +17,7 @@ fn settings() -> Settings {
         seed: 1,
         phase_at_s: 10.0,
         has_beside: false,
+        cooling_windows: 3,
     }
 }
 
