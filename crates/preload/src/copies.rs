@@ -7,10 +7,6 @@
 //! is compared with its copy, and if not one byte is different the copy is what is stored. To
 //! decode takes a fifth of the time to encode, or less.
 //!
-//! Not those of quick codecs ([`pay`]): what they take to encode is little beside the fault and the
-//! move, and with a quarter of a million pages coming and going their copies were 7 % of the money
-//! for Redis.
-//!
 //! A copy is a hint and nothing more. It does not say what its page holds: whoever uses one has
 //! decoded it and compared all 4096 bytes with a page that lies in a staging slot, where nobody
 //! writes. So no change of the address space has to be heard of here, and copies of pages that were
@@ -25,7 +21,7 @@ use crate::sys::sync::AtomicPlace;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::OnceLock;
 use terrace_core::state::PAGE_BYTES;
-use terrace_core::tier::{Codec, TierId};
+use terrace_core::tier::TierId;
 use terrace_store::pool::Handle;
 
 /// Windows, beyond those in which a page cools, after which a copy that was not used goes.
@@ -42,12 +38,6 @@ const AT_EASE_PART: u64 = 8;
 /// If less than this part of them was, none are kept for so many windows: pages are written.
 const USEFUL_PART: u64 = 4;
 const REST_WINDOWS: u8 = 16;
-
-/// Whether a codec takes so much longer to encode a page than to compare it with a copy that copies
-/// are worth their memory: 4 to 6 us and 1 to 2 are not (`terrace bench demote`), 17 and more are.
-pub fn pay(codec: Codec) -> bool {
-    !matches!(codec, Codec::Lz4 | Codec::Lz4Dict | Codec::Lzo | Codec::LzoRle)
-}
 
 const HANDLE_BITS: u32 = 32;
 const TIER_SHIFT: u32 = HANDLE_BITS;

@@ -1,6 +1,6 @@
 //! What the threads of the runtime share.
 
-use crate::copies::{self, Copies, Kept, SPARE_WINDOWS};
+use crate::copies::{Copies, Kept, SPARE_WINDOWS};
 use crate::loader::Loads;
 use crate::pager::doorbell::Doorbell;
 use crate::region::{Region, RegionTable};
@@ -112,12 +112,8 @@ impl Runtime {
     pub fn came_home(&self, page: u64, w: PageWord) {
         let kept = Kept { tier: w.tier(), handle: Handle(w.payload()) };
         // To compare with what is on a device, or in a block, takes as long as to encode.
-        let pays = || {
-            let is_torture = self.stores.config.torture_seed != 0;
-            let (tier, config) = self.stores.get(kept.tier)?;
-            Some(tier.moves_are_copies() && (is_torture || copies::pay(config.codec)))
-        };
-        if w.state() != PageState::Stored || !self.copies.is_wanted() || pays() != Some(true) {
+        let is_cheap = || self.stores.get(kept.tier).is_some_and(|(t, _)| t.moves_are_copies());
+        if w.state() != PageState::Stored || !self.copies.is_wanted() || !is_cheap() {
             self.forget(w);
         } else if let Some(out) = self.copies.keep(page, kept, self.window_stamp()) {
             self.give_up(out);
