@@ -28,6 +28,9 @@ pub const K_Y: f64 = 1.0;
 /// Also what bringing a page home is taken to cost.
 pub const MOVE_NS_PER_PAGE: f64 = 20_000.0;
 
+/// Processor time of taking a page out of memory, beside encoding it, in nanoseconds.
+pub const TAKE_OUT_NS: f64 = 3_000.0;
+
 /// What the planner needs to know about a tier. Index 0 of a slice of these is DRAM.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TierCost {

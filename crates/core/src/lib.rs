@@ -15,6 +15,7 @@ mod hindsight_tests;
 pub mod hotness;
 pub mod latency;
 pub mod load;
+pub mod looks;
 pub mod oracle;
 #[cfg(test)]
 mod oracle_tests;

@@ -20,17 +20,12 @@ use crate::cost::{self, TierCost};
 use crate::degrees::Degrees;
 use crate::hindsight::Seen;
 use crate::hotness::{RegionHistory, WindowSeen, PAGES_PER_REGION};
+use crate::looks;
 use crate::plan::{Measured, Plan, Policy, Ratios, RegionView};
 use crate::tier::{TierId, MAX_TIERS};
 
 /// Longest cooling that is simulated, in windows.
 pub(crate) const COOLING_MAX: usize = 16;
-
-/// Fewest pages that came back of which samples are taken, fewest samples of a region, and longest
-/// time between two looks at one in full use, in windows, as in the runtime.
-const WARM_PAGES_MIN: f64 = 32.0;
-const SAMPLES_MIN: u16 = 2;
-const LOOK_WINDOWS_MAX: u32 = 4;
 
 /// What the application runs on.
 #[derive(Clone, Debug)]
@@ -55,11 +50,15 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Windows that a page stays after the one in which it came back: plans are carried out at a
-    /// window's end.
     pub(crate) fn waits(&self) -> usize {
-        self.cooling_windows.saturating_sub(1).min(COOLING_MAX)
+        waits(self.cooling_windows)
     }
+}
+
+/// Windows that a page stays after the one in which it came back, of `cooling_windows` with that
+/// one: plans are carried out at a window's end. At most 16.
+pub fn waits(cooling_windows: usize) -> usize {
+    cooling_windows.saturating_sub(1).min(COOLING_MAX)
 }
 
 /// What a window came to.
@@ -103,8 +102,8 @@ struct Region {
     ratios: Ratios,
     history: RegionHistory,
     seen: WindowSeen,
-    /// Windows with samples in a row in which all of them were touched.
-    full_windows: u8,
+    /// See [`looks::full_looks`].
+    full_looks: u8,
     /// Whether it has been there for a window.
     is_followed: bool,
     /// Whether it was ever taken to a tier.
@@ -181,7 +180,7 @@ impl Simulation {
                 ratios: Ratios::UNKNOWN,
                 history: RegionHistory::new(),
                 seen: WindowSeen::default(),
-                full_windows: 0,
+                full_looks: 0,
                 is_followed: false,
                 was_down: false,
             });
@@ -350,30 +349,24 @@ struct Look {
 }
 
 impl Region {
-    /// How the runtime looks at it in a window (`crates/preload/src/tracker.rs`).
+    /// How the runtime looks at it in a window.
     fn look(&self, wanted: u16, window: u32, waits: usize) -> Look {
         let is_warm = self.body.tier != TierId::DRAM;
-        let pool = if is_warm { self.body.warm(waits) } else { self.body.home() };
-        let every = match self.full_windows {
-            0..=2 => 1,
-            3 => 2,
-            _ => LOOK_WINDOWS_MAX,
-        };
-        let is_due = window.wrapping_add((self.id >> 21) as u32).is_multiple_of(every);
-        let samples = match (is_warm, self.is_followed) {
-            (_, false) => 0,
-            (true, _) if pool < WARM_PAGES_MIN => 0,
-            (false, _) if !is_due => 0,
-            (false, _) if self.full_windows > 0 => wanted.min(1),
-            _ => {
-                let share = self.body.pages() / f64::from(PAGES_PER_REGION);
-                let of = (f64::from(wanted) * share).ceil() as u16;
-                of.max(wanted.min(SAMPLES_MIN))
-            }
-        };
         // Before it is followed nothing of it is registered.
-        let pool = if self.is_followed { pool } else { 0.0 };
-        Look { pool, samples: samples.min(pool as u16), is_warm }
+        let pool = match (self.is_followed, is_warm) {
+            (false, _) => 0.0,
+            (true, true) => self.body.warm(waits),
+            (true, false) => self.body.home(),
+        };
+        let is_looked_at = match is_warm {
+            true => pool >= f64::from(looks::CAME_BACK_MIN),
+            false => looks::is_due(self.id, window, self.full_looks),
+        };
+        // What came back lately is asked for as a whole.
+        let full_looks = if is_warm { 0 } else { self.full_looks };
+        let pages = self.body.pages().ceil() as usize;
+        let of = if is_looked_at { looks::samples(wanted.into(), pages, full_looks) } else { 0 };
+        Look { pool, samples: (of as u16).min(pool as u16), is_warm }
     }
 
     fn is_observed(&self) -> bool {
@@ -383,8 +376,7 @@ impl Region {
     fn note_look(&mut self) {
         self.is_followed = true;
         if self.seen.sampled > 0 {
-            let is_full = self.seen.hits >= self.seen.sampled;
-            self.full_windows = if is_full { self.full_windows.saturating_add(1) } else { 0 };
+            self.full_looks = looks::full_looks(self.full_looks, self.seen.sampled, self.seen.hits);
         }
     }
 

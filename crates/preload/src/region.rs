@@ -45,8 +45,8 @@ pub struct Region {
     pub samples: AtomicU8,
     /// See `samples`.
     pub hits: AtomicU8,
-    /// Windows with samples in a row, up to now, in which all of them were hits.
-    pub full_windows: AtomicU8,
+    /// Looks in a row at which all samples were hits (`terrace_core::looks`).
+    pub full_looks: AtomicU8,
     /// What its pages shrink to.
     pub shrinkage: Shrinkage,
     /// The newest plan names it: its pages are about to leave and need no samples.
@@ -73,7 +73,7 @@ impl Region {
             zero_faults: AtomicU32::new(0),
             samples: AtomicU8::new(0),
             hits: AtomicU8::new(0),
-            full_windows: AtomicU8::new(0),
+            full_looks: AtomicU8::new(0),
             shrinkage: Shrinkage::default(),
             is_planned: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),

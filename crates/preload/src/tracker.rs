@@ -21,6 +21,7 @@ use crate::sys::memory;
 use crate::sys::proc;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use terrace_core::looks;
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::wire::RegionReport;
 
@@ -43,13 +44,6 @@ const CHURN_FAULTS: u32 = 128;
 const REST_WINDOWS: u8 = 8;
 /// Regions sampled in one call on the pager.
 const SAMPLE_BATCH: usize = 4;
-/// Samples of the smallest region.
-const SAMPLES_MIN: usize = 2;
-/// Windows between two looks at a region that has been in full use for long: how much later it may
-/// be noticed that it is not any more.
-const LOOK_WINDOWS_MAX: u32 = 4;
-/// Resident pages of a demoted region from which on they are worth sampling.
-const COOLED_PAGES_MIN: u16 = 32;
 
 /// The tracker; lives in the agent thread.
 #[derive(Debug)]
@@ -212,7 +206,7 @@ impl Tracker {
             let pool =
                 if cooled { self.count_cooled(r) } else { r.resident.load(Ordering::Relaxed) };
             r.resident_at_open.store(pool, Ordering::Relaxed);
-            if pool == 0 || cooled && pool < COOLED_PAGES_MIN {
+            if pool == 0 || cooled && pool < looks::CAME_BACK_MIN {
                 continue;
             }
             if !cooled && !self.is_due(r, window) {
@@ -234,9 +228,9 @@ impl Tracker {
         }
         let begin = |(r, cooled): (&'static Region, bool)| {
             let seed = r.base ^ u64::from(window) << 32;
-            // The samples of a region in full use all cost a fault and say nothing new.
-            let is_full = !cooled && r.full_windows.load(Ordering::Relaxed) > 0;
-            let want = if is_full { want.min(1) } else { samples_of(r, want) };
+            // What came back lately is asked for as a whole.
+            let full_looks = if cooled { 0 } else { r.full_looks.load(Ordering::Relaxed) };
+            let want = looks::samples(want, r.registered_total(), full_looks);
             Sampling::new(r, want, seed, cooled)
         };
         let mut left: Vec<Sampling> = batch.into_iter().rev().map(begin).collect();
@@ -262,8 +256,7 @@ impl Tracker {
         if self.rt.stores.config.samples_came_back {
             return true;
         }
-        let every = windows_between(r.full_windows.load(Ordering::Relaxed));
-        window.wrapping_add((r.base / REGION_BYTES) as u32).is_multiple_of(every)
+        looks::is_due(r.base, window, r.full_looks.load(Ordering::Relaxed))
     }
 
     fn count_cooled(&self, r: &Region) -> u16 {
@@ -277,28 +270,13 @@ impl Tracker {
     }
 }
 
-/// Samples of a region, of `want` of a whole one: each costs a fault if it is in use, however few
-/// others there are.
-fn samples_of(r: &Region, want: usize) -> usize {
-    (want * r.registered_total()).div_ceil(REGION_PAGES).max(want.min(SAMPLES_MIN))
-}
-
-/// Windows from one look at a region to the next, if it was in full use the last so many times.
-fn windows_between(full_windows: u8) -> u32 {
-    match full_windows {
-        0..=2 => 1,
-        3 => 2,
-        _ => LOOK_WINDOWS_MAX,
-    }
-}
-
 fn report(r: &'static Region, window: u32) -> RegionReport {
     let samples = r.samples.swap(0, Ordering::Relaxed);
     let hits = r.hits.swap(0, Ordering::Relaxed);
     if samples > 0 {
-        let before = if hits >= samples { r.full_windows.load(Ordering::Relaxed) } else { 0 };
-        let is_full = u8::from(hits >= samples);
-        r.full_windows.store(before.saturating_add(is_full), Ordering::Relaxed);
+        let before = r.full_looks.load(Ordering::Relaxed);
+        let now = looks::full_looks(before, samples.into(), hits.into());
+        r.full_looks.store(now, Ordering::Relaxed);
     }
     let stored = r.stored_total();
     RegionReport {
@@ -322,16 +300,4 @@ fn region_starts(start: u64, end: u64) -> impl Iterator<Item = u64> {
 fn has_samples(r: &Region) -> bool {
     r.samples.load(Ordering::Relaxed) > r.hits.load(Ordering::Relaxed)
         || (0..REGION_PAGES).any(|i| r.word(i).state() == PageState::Sampled)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_in_full_use_for_long_is_looked_at_in_every_fourth_window() {
-        let between: Vec<u32> = (0..6).map(windows_between).collect();
-        assert_eq!(between, [1, 1, 1, 2, 4, 4]);
-        assert_eq!(windows_between(u8::MAX), LOOK_WINDOWS_MAX);
-    }
 }

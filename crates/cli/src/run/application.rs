@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
-use terrace_core::cost::{tco_measured, MeasuredTier, TierCost, BYTES_PER_GIB, MOVE_NS_PER_PAGE};
+use terrace_core::cost::{
+    tco_measured, MeasuredTier, TierCost, BYTES_PER_GIB, MOVE_NS_PER_PAGE, TAKE_OUT_NS,
+};
 use terrace_core::hotness::{RegionHistory, WindowSeen};
 use terrace_core::latency::Latency;
 use terrace_core::plan::{Plan, Policy, RegionView, Why};
@@ -51,8 +53,6 @@ pub(super) const FAULTS_TO_TRUST: u64 = 200;
 const PAGES_TO_TRUST: u64 = 2_048;
 /// What serving a fault costs besides decoding: reading the message, the copy, the pool.
 const SERVICE_NS: f64 = 2_500.0;
-/// What taking a page down costs besides encoding it.
-const TAKE_OUT_NS: f64 = 3_000.0;
 
 /// What a runtime may say without being asked: that it gives up, and why.
 const UNASKED_BYTES_MAX: usize = 64 << 10;

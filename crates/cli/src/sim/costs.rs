@@ -1,6 +1,6 @@
 //! What tiers cost where a simulation has to know it before anything was measured.
 
-use terrace_core::cost::TierCost;
+use terrace_core::cost::{TierCost, TAKE_OUT_NS};
 use terrace_core::tier::{Codec, MediumKind, Pool, TierSpec};
 
 use crate::config::Config;
@@ -8,8 +8,6 @@ use crate::trace::{self, Meta, TraceTier};
 
 /// What a fault from a file takes beside decoding, in nanoseconds: one read of a solid state disk.
 const FILE_NS: f64 = 90_000.0;
-/// What taking a page out of memory takes beside encoding it, in nanoseconds.
-const TAKE_OUT_NS: f64 = 3_000.0;
 /// What any fault takes beside decoding, in nanoseconds: the message, the copy, the wake-up.
 const SERVICE_NS: f64 = 4_500.0;
 

@@ -8,7 +8,7 @@ use terrace_core::cost::{tco_saved, TierCost, BYTES_PER_GIB};
 use terrace_core::degrees::Degrees;
 use terrace_core::load::{Area, Clock, Gaps, Load};
 use terrace_core::plan::{Analytical, Policy, Ratios};
-use terrace_core::sim::{Machine, Simulation};
+use terrace_core::sim::{waits, Machine, Simulation};
 use terrace_core::tier::MAX_TIERS;
 use terrace_core::touches::{areas_of, Recorded, Seen};
 
@@ -79,18 +79,13 @@ fn load(
     let is_tracked = !trace.meta.is_exact;
     let (areas, degrees) = if is_tracked {
         let recorded: Vec<Recorded> = regions.map(|rows| recorded(rows, first, from)).collect();
-        areas_of(&recorded, fault_share, waits(trace.meta.cooling_windows))
+        areas_of(&recorded, fault_share, waits(trace.meta.cooling_windows as usize))
     } else {
         (regions.map(|rows| exact(rows, first, from)).collect(), Degrees::even())
     };
     let clocks = clocks(trace.meta.window_s, windows, &rows, first, process, spent);
     let gaps = gaps(&rows, first, windows, process);
     Load { pid, first, clocks, areas, fault_share, gaps, counts_from: 0, degrees, is_tracked }
-}
-
-/// Windows that a page stays after the one in which it came back.
-fn waits(cooling_windows: u32) -> usize {
-    cooling_windows.saturating_sub(1) as usize
 }
 
 /// What pools took beside what was stored, in windows that say.
