@@ -19,10 +19,11 @@ const NAMED_MAX: usize = 8;
 
 /// What there is to say after the program has run for so long, a line each.
 pub(super) fn report(session: &Session, ran: Duration) -> Vec<String> {
-    let mut living = of_session(session.link_path());
+    let link = session.link_path();
+    let mut living = processes(|pid| belongs_to(pid, link) || may_be_executing(pid));
     if !living.is_empty() {
         std::thread::sleep(GRACE);
-        living.retain(|pid| belongs_to(*pid, session.link_path()));
+        living.retain(|pid| belongs_to(*pid, link));
     }
     if living.is_empty() {
         let shared = session.shared();
@@ -63,13 +64,31 @@ fn listed(pids: &[u32]) -> String {
     all.join(", ")
 }
 
-/// The processes that were started under the session at `link`, by what their environment says.
-fn of_session(link: &Path) -> Vec<u32> {
+/// The processes for which this is so, in order.
+fn processes(is_so: impl Fn(u32) -> bool) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut living: Vec<u32> = pids.filter(|pid| belongs_to(*pid, link)).collect();
-    living.sort_unstable();
-    living
+    let mut found: Vec<u32> = pids.filter(|pid| is_so(*pid)).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Whether process `pid`, begun after this one, runs a program and has no environment: in the
+/// middle of an exec there is none to read, and what goes into the background is often there when
+/// whoever began it ends.
+fn may_be_executing(pid: u32) -> bool {
+    let is_later = || Some(began_ticks(pid)? >= began_ticks(std::process::id())?);
+    places::environment(pid).is_empty()
+        && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+        && is_later() == Some(true)
+}
+
+/// When a process began, in ticks since the machine did.
+fn began_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name before the other fields may contain anything.
+    let after = stat.rsplit_once(')')?.1;
+    after.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// Whether process `pid` lives and has the socket at `link` in its environment. Of one that has
@@ -92,6 +111,29 @@ mod tests {
         assert!(has_socket(b"A=b\0TERRACE_SOCKET=/run/terrace-0/12.link\0C=d\0", link));
         assert!(!has_socket(b"A=b\0TERRACE_SOCKET=/run/terrace-0/123.link\0", link));
         assert!(!has_socket(b"", link));
+    }
+
+    #[test]
+    fn what_has_no_environment_yet_is_looked_at_again_if_it_may_be_ours() {
+        let begin = |mut command: std::process::Command| command.arg("60").spawn().expect("sleeps");
+        let command = || std::process::Command::new("sleep");
+        let mut bare = command();
+        bare.env_clear();
+        let mut children = [begin(bare), begin(command())];
+        // `spawn` returns in the middle of the exec: the second has its environment a little later.
+        let settles = || {
+            let mut tries = std::iter::repeat_with(|| std::thread::sleep(GRACE / 10)).take(500);
+            tries.any(|()| !may_be_executing(children[1].id()))
+        };
+        let found = [may_be_executing(children[0].id()), settles()];
+        let listed = processes(|pid| children.iter().any(|child| child.id() == pid));
+        children.iter_mut().for_each(|child| child.kill().expect("ended"));
+        children.iter_mut().for_each(|child| drop(child.wait()));
+        assert_eq!(found, [true, true]);
+        assert_eq!(listed.len(), 2);
+        assert!(!may_be_executing(children[0].id()), "it is gone");
+        assert!(!may_be_executing(2), "a thread of the kernel, or nobody");
+        assert!(began_ticks(1).is_some_and(|first| Some(first) <= began_ticks(std::process::id())));
     }
 
     #[test]
