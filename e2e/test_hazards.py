@@ -190,9 +190,10 @@ def test_remap(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) ->
     face(sandbox, program("remap"), options=options)
 
 
-def test_remap_race(sandbox: Sandbox, program: Compiler) -> None:
+@pytest.mark.parametrize("limited", [(), ("limited",)], ids=["plain", "no-descriptors"])
+def test_remap_race(sandbox: Sandbox, program: Compiler, limited: tuple[str, ...]) -> None:
     """A range that moves while its pages are in staging; one call sends several events."""
-    face(sandbox, program("remap_race"))
+    face(sandbox, program("remap_race"), *limited)
 
 
 def test_dontneed(sandbox: Sandbox, program: Compiler) -> None:

@@ -77,6 +77,8 @@ def test_a_recorded_program_is_simulated(trace: Path, tmp_path: Path) -> None:
     for policy in report["policies"]:
         assert {"tco_saved", "stall_share", "moves", "oracle_tco_saved"} <= policy.keys()
         assert policy["tco_saved"] <= policy["oracle_bound"] + 1e-9
+        if (unmoved := policy["unmoved_tco_saved"]) is not None:
+            assert unmoved <= policy["oracle_bound"] + 1e-9
     own = next(p for p in report["policies"] if p["name"] == "as recorded")
     # Rough on purpose: the windows are short and the machine is shared. docs/sim.md has measures.
     assert abs(own["tco_saved"] - report["live"]["tco_saved"]) < 0.15

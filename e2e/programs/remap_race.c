@@ -1,12 +1,16 @@
-/* mremap of what is on its way down at this very moment. */
+/* mremap of what is on its way down at this very moment; with an argument in a process that may open no
+ * descriptor any more, as sandboxes have it. */
 #include "hazard.h"
+#include <sys/resource.h>
 
-int main(void) {
+int main(int argc, char **argv) {
+    (void)argv;
     size_t bytes = 32 * MIB;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     char *space = mmap(NULL, 6 * bytes, PROT_NONE, flags, -1, 0);
     MUST(space);
     char *p = demoted(bytes);
+    if (argc > 1) MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, 0}));
     uint64_t seed = 3;
     double end = now_s() + 4;
     for (unsigned n = 0; now_s() < end; n++) {

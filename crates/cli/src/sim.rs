@@ -45,11 +45,12 @@ pub mod spent;
 ///
 /// JSON (--json): `policies[]` with `name`, `tco_saved`, `stall_share` (time lost to faults and
 /// moves over running time), `fault_share` (that to faults), `faults`, `moves` (pages), and with
-/// --oracle, else null, `oracle_tco_saved` (with the same lost time), `oracle_bound`, `of_oracle`;
-/// `tco_saved`, `stall_share`, `moves`, `oracle_tco_saved` of the first of them, with --bar of its
-/// policy; `live` (null for a generated trace): `tco_saved`, `stall_share`, `faults`, `moves` as
-/// recorded, and `tco_saved_error`, `faults_error` (simulated / measured - 1); `bar` (with --bar):
-/// `policy` (as in `policies[]`), `best_of_grid`, `behind_grid`, `of_oracle`; `trace`, `source`,
+/// --oracle, else null, `oracle_tco_saved` (with the same lost time), `oracle_bound`,
+/// `unmoved_tco_saved` (by the best placement that never changes), `of_oracle`; `tco_saved`,
+/// `stall_share`, `moves`, `oracle_tco_saved` of the first of them, with --bar of its policy;
+/// `live` (null for a generated trace): `tco_saved`, `stall_share`, `faults`, `moves` as recorded,
+/// and `tco_saved_error`, `faults_error` (simulated / measured - 1); `bar` (with --bar): `policy`
+/// (as in `policies[]`), `best_of_grid`, `behind_grid`, `of_oracle`; `trace`, `source`,
 /// `commands[]`, `window_s`, `windows`, `regions`, `processes`, `unevenness`, `sample`, `seed`,
 /// `tiers[]`; `simulated_s`, `oracle_s`, `region_windows_per_s`.
 #[derive(clap::Args, Clone, Debug)]

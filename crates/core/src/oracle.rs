@@ -24,7 +24,10 @@
 //! one tier) after which its pages are worth most by the same values. It is carried out by the
 //! simulation's own arithmetic, so it can be had. What is between the two is the gap.
 //!
-//! Both start in the first window that counts, with every region where it serves best, and with
+//! *A static placement.* Each region is kept in one tier all the time, where what came back goes
+//! down again: what can be had by knowing how much a region is used on the whole, and not when.
+//!
+//! All start in the first window that counts, with every region where it serves best, and with
 //! movers that have no limit.
 
 use crate::body::Body;
@@ -164,9 +167,42 @@ pub fn region(
     windows: core::ops::Range<usize>,
     prices: &[f64],
 ) -> Vec<Point> {
-    if area.first >= windows.end {
-        return prices.iter().map(|&price| Point { price, ..Point::default() }).collect();
-    }
+    let steps = steps(area, degrees, &windows);
+    let is_born = area.first > windows.start;
+    let mut values = Vec::new();
+    let at = |&price: &f64| {
+        let course = Course::new(machine, degrees, fault_share, area, price, &steps);
+        course.backwards(&mut values);
+        course.forwards(&values, is_born)
+    };
+    prices.iter().map(at).collect()
+}
+
+/// The same of a region that stays in one tier, the one which serves best at each price, from its
+/// first window on. What this pays is `tco`; it is no bound.
+pub fn unmoved(
+    machine: &Machine,
+    degrees: &Degrees,
+    fault_share: f64,
+    area: &Area,
+    windows: core::ops::Range<usize>,
+    prices: &[f64],
+) -> Vec<Point> {
+    let steps = steps(area, degrees, &windows);
+    let course = Course::new(machine, degrees, fault_share, area, 0.0, &steps);
+    let is_born = area.first > windows.start;
+    let stays: Vec<Point> =
+        (0..course.tiers()).map(|tier| course.stay(TierId(tier as u8), is_born)).collect();
+    let at = |&price: &f64| {
+        let paid = |point: &&Point| point.tco + price * point.lost_ns;
+        let best = stays.iter().min_by(|a, b| paid(a).total_cmp(&paid(b)));
+        Point { price, ..best.copied().unwrap_or_default() }
+    };
+    prices.iter().map(at).collect()
+}
+
+/// What happens to a region in these windows; nothing where it comes later.
+fn steps(area: &Area, degrees: &Degrees, windows: &core::ops::Range<usize>) -> Vec<Step> {
     let mut steps = Vec::with_capacity(windows.len());
     let mut before = f64::from(area.pages_in(area.first));
     for window in area.first..windows.end {
@@ -182,14 +218,7 @@ pub fn region(
         }
         before = now;
     }
-    let is_born = area.first > windows.start;
-    let mut values = Vec::new();
-    let at = |&price: &f64| {
-        let course = Course::new(machine, degrees, fault_share, area, price, &steps);
-        course.backwards(&mut values);
-        course.forwards(&values, is_born)
-    };
-    prices.iter().map(at).collect()
+    steps
 }
 
 impl<'a> Course<'a> {
@@ -298,25 +327,54 @@ impl<'a> Course<'a> {
             let best = (0..tiers).min_by(|a, b| worth(a).total_cmp(&worth(b)));
             body.go(TierId(best.unwrap_or(0) as u8), 0);
         }
-        for (window, step) in self.steps.iter().enumerate() {
+        self.through(&mut body, &mut point, |body, window| {
+            let left = self.left_after(window);
+            self.step(body, &values[window + 1].map(|v| v.times(left)))
+        });
+        point
+    }
+
+    /// The region in one tier all the time.
+    fn stay(&self, tier: TierId, is_born: bool) -> Point {
+        let first = self.steps.first().map_or(0.0, |step| step.pages);
+        let mut body = Body::new(first, self.degrees, self.refused);
+        let mut point = Point::default();
+        if !is_born {
+            body.go(tier, 0);
+        }
+        self.through(&mut body, &mut point, |body, _| {
+            let moved = body.pages_to_move(tier, self.cooling);
+            body.go(tier, self.cooling);
+            moved
+        });
+        point
+    }
+
+    /// Takes a region through all windows and adds up what it pays. After each but the last `step`
+    /// moves it, and says how many pages that is.
+    fn through(
+        &self,
+        body: &mut Body,
+        point: &mut Point,
+        mut step: impl FnMut(&mut Body, usize) -> f64,
+    ) {
+        for (window, happens) in self.steps.iter().enumerate() {
             if window > 0 {
-                body.resize(step.pages, self.degrees);
+                body.resize(happens.pages, self.degrees);
             }
             let before = body.home();
-            let came = body.touch(&step.touched, self.cooling);
+            let came = body.touch(&happens.touched, self.cooling);
             let home = (before + body.home()) / 2.0;
             let tier = body.tier.index();
             point.tco +=
                 home * self.usd_per_page[0] + (body.pages() - home) * self.usd_per_page[tier];
             point.lost_ns += came * self.fault_share * self.fault_ns(tier);
             if window + 1 < self.steps.len() {
-                let left = self.left_after(window);
-                let moved = self.step(&mut body, &values[window + 1].map(|v| v.times(left)));
+                let moved = step(body, window);
                 point.moved_pages += moved;
                 point.lost_ns += moved * self.machine.move_ns * self.machine.contention;
             }
         }
-        point
     }
 
     /// Takes the region where its pages are worth most; pages moved.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::cost::TierCost;
 use crate::degrees::Degrees;
 use crate::load::Area;
-use crate::oracle::{bound, prices, reached, region, Point};
+use crate::oracle::{bound, prices, reached, region, unmoved, Point};
 use crate::plan::{Move, Plan, Policy, Ratios, RegionView, Why};
 use crate::sim::{Machine, Simulation};
 use crate::tier::{TierId, MAX_TIERS};
@@ -129,6 +129,32 @@ proptest! {
         }
     }
 
+    /// What never moves is one of the sequences of steps: the same tier again in every window.
+    #[test]
+    fn what_never_moves_can_be_had_and_is_the_best_of_its_kind(
+        pages in pages(), touched in touched(),
+        unevenness in prop_oneof![Just(0.0), 0.0f64..6.0],
+        refused in prop_oneof![Just(0.0f32), 0.0f32..1.0],
+        cooling in 0usize..4, contention in 0.0..1.0,
+    ) {
+        let (machine, degrees) = (machine(cooling, contention), Degrees::of(unevenness));
+        let area = area(pages, touched, refused);
+        let all = all(&machine, &degrees, &area);
+        let digits: usize = (0..WINDOWS as u32 - 1).map(|n| 4usize.pow(n)).sum();
+        let kept: Vec<(f64, f64)> = (0..3).map(|tier| all[tier * digits]).collect();
+        let scale = 1e-9 * (1.0 + all[0].0);
+        let windows = 0..WINDOWS + 1;
+        let prices = prices(&machine.tiers, 24);
+        for point in unmoved(&machine, &degrees, 1.0, &area, windows, &prices) {
+            let same = |&(tco, lost): &(f64, f64)| {
+                (tco - point.tco).abs() < scale && (lost - point.lost_ns).abs() < 1e-3
+            };
+            prop_assert!(kept.iter().any(same), "{point:?} is none of {kept:?}");
+            let paid = point.tco + point.price * point.lost_ns;
+            prop_assert!(paid <= least(&kept, point.price) + scale, "{point:?}, {kept:?}");
+        }
+    }
+
     /// Where each window touches all or nothing, pages have no more choice than their region.
     #[test]
     fn it_is_exact_where_all_pages_are_alike(
@@ -184,6 +210,8 @@ fn nothing_to_save_and_no_windows_are_not_an_error() {
     assert!(prices(&[TierCost::dram(0.3)], 8).is_empty());
     let area = area(vec![512; WINDOWS], vec![0.0; WINDOWS], 0.0);
     let late = region(&machine(1, 1.0), &Degrees::even(), 1.0, &area, 0..1, &[1.0]);
+    assert_eq!(late, [Point { price: 1.0, ..Point::default() }]);
+    let late = unmoved(&machine(1, 1.0), &Degrees::even(), 1.0, &area, 0..1, &[1.0]);
     assert_eq!(late, [Point { price: 1.0, ..Point::default() }]);
     assert_eq!(bound(&[], 1.0), 0.0);
     assert_eq!(reached(&[], 1.0), None);

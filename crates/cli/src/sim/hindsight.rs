@@ -13,6 +13,7 @@ const PRICES: usize = 40;
 #[derive(Clone, Debug)]
 pub struct Hindsight {
     points: Vec<Point>,
+    unmoved: Vec<Point>,
 }
 
 /// What can be saved at one slowdown, as shares of the money with all in DRAM.
@@ -22,6 +23,8 @@ pub struct Savings {
     pub found: Option<f64>,
     /// By no policy more than this.
     pub bound: f64,
+    /// By the best placement that never changes; `None` where each one is slower.
+    pub unmoved: Option<f64>,
 }
 
 impl Hindsight {
@@ -30,14 +33,17 @@ impl Hindsight {
         let prices = oracle::prices(&machine.tiers, PRICES);
         let mut points: Vec<Point> =
             prices.iter().map(|&price| Point { price, ..Point::default() }).collect();
+        let mut unmoved = points.clone();
         for load in loads {
             for area in &load.areas {
                 let (degrees, share) = (&load.degrees, load.fault_share);
                 let of = oracle::region(machine, degrees, share, area, counted(load), &prices);
                 points.iter_mut().zip(&of).for_each(|(sum, point)| sum.add(point));
+                let of = oracle::unmoved(machine, degrees, share, area, counted(load), &prices);
+                unmoved.iter_mut().zip(&of).for_each(|(sum, point)| sum.add(point));
             }
         }
-        Hindsight { points }
+        Hindsight { points, unmoved }
     }
 
     /// What can be saved with the lost time of `outcome`, over the same windows.
@@ -47,6 +53,7 @@ impl Hindsight {
         Savings {
             found: oracle::reached(&self.points, lost_ns).map(saved),
             bound: saved(oracle::bound(&self.points, lost_ns)),
+            unmoved: oracle::reached(&self.unmoved, lost_ns).map(saved),
         }
     }
 }

@@ -27,6 +27,8 @@ pub struct PolicyResult {
     pub oracle_tco_saved: Option<f64>,
     /// Share that nothing can save more than, with the same lost time.
     pub oracle_bound: Option<f64>,
+    /// Share that the best placement which never changes saves with the same lost time.
+    pub unmoved_tco_saved: Option<f64>,
     /// `tco_saved` / `oracle_tco_saved`.
     pub of_oracle: Option<f64>,
 }
@@ -44,6 +46,7 @@ impl PolicyResult {
             moves: outcome.moved_pages.round() as u64,
             oracle_tco_saved: found,
             oracle_bound: savings.map(|s| s.bound),
+            unmoved_tco_saved: savings.and_then(|s| s.unmoved),
             of_oracle: found.filter(|f| *f > 0.0).map(|found| outcome.saved() / found),
         }
     }
@@ -238,7 +241,11 @@ impl Report {
             "policy", "saved", "slowdown", "faults", "pages moved"
         );
         if with_oracle {
-            let _ = write!(out, "  {:>9}  {:>9}  {:>9}", "oracle", "bound", "of oracle");
+            let _ = write!(
+                out,
+                "  {:>9}  {:>9}  {:>9}  {:>9}",
+                "oracle", "bound", "unmoved", "of oracle"
+            );
         }
         out.push('\n');
         if let Some(live) = &self.live {
@@ -265,9 +272,10 @@ impl Report {
             if with_oracle {
                 let _ = write!(
                     out,
-                    "  {:>9}  {:>9}  {:>9}",
+                    "  {:>9}  {:>9}  {:>9}  {:>9}",
                     maybe(p.oracle_tco_saved),
                     maybe(p.oracle_bound),
+                    maybe(p.unmoved_tco_saved),
                     maybe(p.of_oracle)
                 );
             }
@@ -285,13 +293,14 @@ impl Report {
             let _ = writeln!(
                 out,
                 "\n{}: {} saved at {} slower; best fixed alpha at that slowdown {}, which is {} \
-                 more; {} of the oracle's",
+                 more; {} of the oracle's (best placement that never changes: {} saved)",
                 bar.policy.name,
                 percent(bar.policy.tco_saved),
                 percent(bar.policy.stall_share),
                 maybe(bar.best_of_grid),
                 signed(bar.behind_grid),
                 maybe(bar.of_oracle),
+                maybe(bar.policy.unmoved_tco_saved),
             );
         }
         let _ = writeln!(

@@ -50,11 +50,18 @@ fn a_simulation_is_the_same_each_time_and_below_the_oracle() {
             if let Some(found) = policy.oracle_tco_saved {
                 assert!(found <= bound + 1e-9, "{policy:?}");
             }
+            if let Some(unmoved) = policy.unmoved_tco_saved {
+                assert!(unmoved <= bound + 1e-9, "{policy:?}");
+            }
         }
         let saved = |name: &str| {
             let of = first.policies.iter().find(|p| p.name == name).map(|p| p.tco_saved);
             of.unwrap_or_else(|| panic!("{name}"))
         };
+        // Of a stationary load that saves much the right place is nearly all there is to know.
+        let of_most = |p: &&PolicyResult| p.oracle_tco_saved > Some(0.5);
+        let most = first.policies.iter().find(of_most).expect("a policy that saves much");
+        assert!(most.unmoved_tco_saved > most.oracle_tco_saved.map(|s| 0.97 * s), "{most:?}");
         assert!(saved("analytical 0.10") > saved("analytical 0.90") + 0.1);
         assert!(saved("slowdown 5 %") > 0.2);
         let table = first.table();

@@ -20,6 +20,7 @@ pub mod inherit;
 pub mod media;
 pub mod memory;
 pub mod proc;
+pub mod readable;
 pub mod remap;
 pub mod rseq;
 pub mod sanitizers;

@@ -8,13 +8,12 @@
 
 use std::ffi::CStr;
 
-const CALLS: [&CStr; 13] = [
+const CALLS: [&CStr; 12] = [
     c"read",
     c"write",
     c"pread64",
     c"pwrite64",
     c"ioctl",
-    c"poll",
     c"ppoll",
     c"process_vm_readv",
     c"clock_gettime",

@@ -5,6 +5,7 @@
 //! application and registering a range are the operations with a promise behind them: the caller
 //! must be the pager thread, which is the only reader of events (see `pager/mod.rs`, "Order").
 
+use super::readable::is_readable;
 use super::{proc, spare};
 use crate::interpose;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -401,10 +402,7 @@ impl Uffd {
     pub fn wait_for(&self, us: u64) {
         // Whether there is something can only be asked of a descriptor that does not wait.
         self.set_nonblocking(true);
-        let mut asked = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let time = libc::timespec { tv_sec: 0, tv_nsec: (us * 1000) as libc::c_long };
-        // SAFETY: one descriptor, as it says, and a time of less than a second.
-        unsafe { libc::ppoll(&mut asked, 1, &time, std::ptr::null()) };
+        is_readable(self.fd.as_raw_fd(), us);
         self.set_nonblocking(false);
     }
 
@@ -412,12 +410,8 @@ impl Uffd {
     /// when it waits to be read already, and so does the thread that it is of.
     pub fn look_and_read_one(&self, out: &mut EventBuffer, look: impl FnOnce()) -> usize {
         self.set_nonblocking(true);
-        let mut asked = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, as it says.
-        let waits = unsafe { libc::poll(&mut asked, 1, 0) } > 0;
         let mut n = 0;
-        // The read says what it is about a descriptor that is not there.
-        if waits && asked.revents & (libc::POLLIN | libc::POLLNVAL) != 0 {
+        if is_readable(self.fd.as_raw_fd(), 0) {
             look();
             n = self.read_up_to(1, out);
         }

@@ -78,30 +78,6 @@ pub unsafe fn read(fd: c_int, out: *mut c_void, bytes: usize) -> ssize_t {
     kernel::read_messages(fd, out.cast(), bytes)
 }
 
-/// Stands for poll(2), of one descriptor, without waiting.
-///
-/// # Safety
-/// As for libc's.
-pub unsafe fn poll(asked: &mut pollfd, _n: nfds_t, _timeout: c_int) -> c_int {
-    let waits = kernel::has_message(asked.fd);
-    asked.revents = if waits { real_libc::POLLIN } else { 0 };
-    c_int::from(waits)
-}
-
-/// Stands for ppoll(2), of one descriptor, without waiting.
-///
-/// # Safety
-/// As for libc's.
-pub unsafe fn ppoll(
-    asked: &mut pollfd,
-    n: nfds_t,
-    _time: &timespec,
-    _mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { poll(asked, n, 0) }
-}
-
 /// Stands for fcntl(2).
 ///
 /// # Safety

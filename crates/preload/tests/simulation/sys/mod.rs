@@ -6,6 +6,7 @@ pub mod inherit;
 pub mod media;
 pub mod memory;
 pub mod proc;
+pub mod readable;
 pub mod spare;
 pub mod stack;
 pub mod stop;
