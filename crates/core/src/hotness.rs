@@ -171,6 +171,11 @@ impl RegionHistory {
         self.setbacks.rest_windows()
     }
 
+    /// Windows for which it has been in a tier ([`Setbacks::down_windows`]).
+    pub fn down_windows(&self) -> u8 {
+        self.setbacks.down_windows()
+    }
+
     /// Windows taken in so far, saturating at 255.
     pub fn windows_seen(&self) -> u8 {
         self.seen

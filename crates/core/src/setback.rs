@@ -24,7 +24,7 @@ const PAGES_MIN: u16 = 64;
 /// What one region did after it was taken down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Setbacks {
-    /// Windows for which most of it has been in a tier, up to [`STAYED_WINDOWS`].
+    /// Windows for which most of it has been in a tier, saturating.
     down: u8,
     /// Length of the last rest; 0 if it is forgotten.
     last: u8,
@@ -41,16 +41,22 @@ impl Setbacks {
             self.down = 0;
             return;
         }
-        self.down = (self.down + 1).min(STAYED_WINDOWS);
+        self.down = self.down.saturating_add(1);
         if came_back >= stored.div_ceil(2) {
             if self.down <= SOON_WINDOWS {
                 self.last = (2 * self.last).clamp(FIRST_WINDOWS, LONGEST_WINDOWS);
                 self.left = self.last;
             }
             self.down = 0;
-        } else if self.down == STAYED_WINDOWS {
+        } else if self.down >= STAYED_WINDOWS {
             self.last = 0;
         }
+    }
+
+    /// Windows for which most of the region has been in a tier, whichever, and less than half of
+    /// that came back in any of them; saturating at 255.
+    pub fn down_windows(&self) -> u8 {
+        self.down
     }
 
     /// Windows that the region still rests, the one that is planned included.
@@ -94,6 +100,17 @@ mod tests {
         assert_eq!(after(&[(512, 0), (512, 0), (512, 512)]).rest_windows(), 0);
         assert_eq!(after(&[(512, 0), (512, 256)]).rest_windows(), 4);
         assert_eq!(after(&[(512, 255)]).rest_windows(), 0, "less than half came back");
+    }
+
+    #[test]
+    fn how_long_it_is_down_is_counted_until_it_comes_back() {
+        let mut it = after(&[(512, 0), (400, 0), (300, 9)]);
+        assert_eq!(it.down_windows(), 3);
+        (0..300).for_each(|_| it.observe(512, 512, 1));
+        assert_eq!(it.down_windows(), 255);
+        it.observe(512, 512, 256);
+        assert_eq!(it.down_windows(), 0);
+        assert_eq!(after(&[(512, 0), (200, 0)]).down_windows(), 0, "most of it is home");
     }
 
     #[test]

@@ -393,6 +393,7 @@ impl Region {
             newest: self.history.newest(),
             long: self.history.long(),
             rest_windows: self.history.rest_windows(),
+            down_windows: self.history.down_windows(),
             ratios: if is_known { self.ratios } else { Ratios::UNKNOWN },
             refused: if is_known { refused } else { 0 },
             ..RegionView::at(self.id, self.body.tier)

@@ -356,6 +356,7 @@ impl Application {
             newest: history.newest(),
             long: history.long(),
             rest_windows: history.rest_windows(),
+            down_windows: history.down_windows(),
             seen,
             ..RegionView::at(r.region, TierId(r.tier))
         }

@@ -44,6 +44,10 @@ const BUDGET_SLACK: f64 = 1e-9;
 /// does not change faster than its hotness does.
 pub const STAY_WINDOWS: f64 = 4.0;
 
+/// Windows at most that a region is expected to stay in a cheaper tier because it has been in tiers
+/// for as long ([`Model::lasts`]).
+const STAY_WINDOWS_MAX: f64 = 64.0;
+
 /// Share of a region's pages touched in a window from which it counts as in full use: whatever is
 /// taken down is back before the next window, even if the sums say that a tenth of it would stay.
 const IN_FULL_USE: f64 = 0.9;
@@ -66,12 +70,20 @@ pub struct Model {
     /// warmer pages went to lz4, and the program lost 2 % more for the same savings (live, in two
     /// pairs of runs). A budget of time sees what moves cost, and puts it right.
     pub moves_alike: bool,
+    /// Whether a region that goes from a tier to a cheaper one is expected to stay there as long as
+    /// it has been in tiers (what has lasted lasts): going there then costs little in any window.
+    pub lasts: bool,
 }
 
 impl Model {
     /// TierScape's equations as printed.
-    pub const PAPER: Model =
-        Model { residence_windows: 0.0, usd_per_cpu_ns: 0.0, contention: 1.0, moves_alike: true };
+    pub const PAPER: Model = Model {
+        residence_windows: 0.0,
+        usd_per_cpu_ns: 0.0,
+        contention: 1.0,
+        moves_alike: true,
+        lasts: false,
+    };
 
     /// From the price of a core in US dollars per month and the length of a window in seconds.
     pub fn new(residence_windows: f64, usd_per_core_month: f64, window_s: f64) -> Model {
@@ -87,6 +99,7 @@ impl Model {
             usd_per_cpu_ns: at_least_0(self.usd_per_cpu_ns),
             contention: at_least_0(self.contention).min(1.0),
             moves_alike: self.moves_alike,
+            lasts: self.lasts,
         }
     }
 
@@ -318,10 +331,20 @@ impl<'a> RegionChoices<'a> {
             * (self.fault_ns[option] + self.model.again_ns(self.move_ns[option]))
     }
 
-    /// Moving a region to `option` from another tier, spread over its stay there.
+    /// Moving a region from `here` to `option`, another tier, spread over its stay there.
     #[inline]
-    fn away_ns(&self, region: &RegionView, option: usize) -> f64 {
-        (f64::from(region.pages) - region.pages_refused()) * self.move_ns[option] / STAY_WINDOWS
+    fn away_ns(&self, region: &RegionView, here: usize, option: usize) -> f64 {
+        let moved = f64::from(region.pages) - region.pages_refused();
+        moved * self.move_ns[option] / self.stay_windows(region, here, option)
+    }
+
+    #[inline]
+    fn stay_windows(&self, region: &RegionView, here: usize, option: usize) -> f64 {
+        let goes_on = self.model.lasts && here != 0 && option != 0 && region.is_down_for_long();
+        if goes_on && self.usd_per_page(region, option) < self.usd_per_page(region, here) {
+            return f64::from(region.down_windows).clamp(STAY_WINDOWS, STAY_WINDOWS_MAX);
+        }
+        STAY_WINDOWS
     }
 
     /// Trying pages again that were refused.
@@ -350,10 +373,11 @@ impl Choices for RegionChoices<'_> {
         let region = self.region(item);
         let again = if option == 0 { 0.0 } else { self.retried_ns(region, option) };
         let cpu_ns = self.cpu_ns(item, option) + again;
-        if usize::from(self.current[item]) == option {
+        let here = usize::from(self.current[item]);
+        if here == option {
             return cpu_ns;
         }
-        cpu_ns + self.away_ns(region, option)
+        cpu_ns + self.away_ns(region, here, option)
     }
     #[inline]
     fn tco(&self, item: usize, option: usize) -> f64 {
@@ -384,13 +408,13 @@ impl Choices for RegionChoices<'_> {
         let dram = self.usd_per_page(region, 0);
         let here = usize::from(self.current[item]);
         let faults = K_Y * expected.faults;
-        perf[0] = if here == 0 { 0.0 } else { self.away_ns(region, 0) };
+        perf[0] = if here == 0 { 0.0 } else { self.away_ns(region, here, 0) };
         tco[0] = pages * dram;
         for option in 1..self.options {
             let again = self.model.again_ns(self.move_ns[option]);
             let cpu_ns = faults * (self.fault_ns[option] + again);
             let busy_ns = cpu_ns + self.retried_ns(region, option);
-            let away = if here == option { 0.0 } else { self.away_ns(region, option) };
+            let away = if here == option { 0.0 } else { self.away_ns(region, here, option) };
             perf[option] = busy_ns + away;
             tco[option] = (pages - back) * self.usd_per_page(region, option)
                 + back * dram

@@ -90,9 +90,15 @@ pub struct RegionView {
     /// Windows that it should still be left alone, because it came back as soon as it was taken
     /// down ([`crate::setback`]).
     pub rest_windows: u8,
+    /// Windows for which most of it has been in a tier; 0 if it is home, or that is not known
+    /// ([`crate::setback`]).
+    pub down_windows: u8,
     /// What the newest window showed of it; `None` if nothing was watched.
     pub seen: Option<WindowSeen>,
 }
+
+/// Windows in tiers after which a region is expected to stay for as many.
+const DOWN_FOR_LONG_WINDOWS: u8 = 8;
 
 /// Stored bytes / original bytes of one region in each tier, as its own pages gave it. One byte a
 /// tier, because there are 1,000,000s of regions: steps of half a per cent, at most 1.275.
@@ -121,6 +127,12 @@ impl Ratios {
 }
 
 impl RegionView {
+    /// Whether it has been in tiers for so long that it is expected to stay.
+    #[inline]
+    pub(crate) fn is_down_for_long(&self) -> bool {
+        self.down_windows >= DOWN_FOR_LONG_WINDOWS
+    }
+
     /// A region in this tier of which nothing else is known: no pages, no past.
     pub fn at(id: u64, tier: TierId) -> RegionView {
         RegionView {
@@ -136,6 +148,7 @@ impl RegionView {
             long: 0.0,
             ratios: Ratios::UNKNOWN,
             refused: 0,
+            down_windows: 0,
             rest_windows: 0,
             seen: None,
         }

@@ -47,9 +47,13 @@
 //!   the next one's, up to a region. Else a small program would never give one away. Pages that
 //!   came back and go down again count like all others, and wait when there is no time for them.
 //!   After a burst a window may spend a little more on moves than it has. How much longer than
-//!   thought moves take is learnt, from the processor time of windows that had many. Where not all
-//!   demotions fit, a page in memory goes to a tier that saves twice as much for its time than the
-//!   one chosen, and moves on later ([`pace`]).
+//!   thought moves take is learnt from how the processor time of windows changes ([`moving`]).
+//!   Where not all demotions fit, a page in memory goes to a tier that saves twice as much for its
+//!   time than the one chosen, and moves on later ([`pace`]).
+//! - *Moving on.* From a tier to a denser one little is saved for the time it takes, but for long.
+//!   A region that has been in tiers for many windows is expected to stay for as many, so that
+//!   going on costs little in each ([`Model::lasts`]); and such moves may take a part of their own
+//!   beyond a window's budget, which later windows pay back.
 //! - *Promotions.* Bringing a region home takes its time at once, and its faults come one by one.
 //!   It happens if one window of faults would cost more. What is touched comes home by itself.
 //!
@@ -60,6 +64,7 @@
 //! second, regions that no fault ever touches would change between two tiers of one price with
 //! every change of a measured ratio.
 
+mod moving;
 mod pace;
 
 use super::analytical::{Expected, Model};
@@ -71,6 +76,7 @@ use super::mckp::Choices;
 use super::{terms, Measured, Plan, Policy, RegionChoices, RegionView, Terms, Why};
 use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
+use moving::Moving;
 use pace::{Down, Time};
 
 /// Slowdown that `terrace run` accepts unless told otherwise, as a share.
@@ -112,17 +118,13 @@ const WORTH_AGAIN: f64 = 0.75;
 /// Least share of the movers' time that counts when moves are weighed.
 const CONTENTION_MIN: f64 = 0.1;
 
-/// How much longer moves take than thought is learnt from windows that were to move so many pages
-/// at least (in others the processor time is mostly for other things), with this weight, and up to
-/// so much. Beside a busy program caches are cold, and pages take twice what they take alone.
-const LEARNT_PAGES_MIN: f64 = 1024.0;
-const LEARNT_WEIGHT: f64 = 0.25;
-const LONGER_MAX: f64 = 6.0;
-
 /// The newest window counts instead of the average where it is so much above it: beyond the
 /// scatter of touches, which would make every region look like its busiest window.
 const RISING: f32 = 2.0;
 const RISING_PAGES: f32 = 16.0;
+
+/// Windows over which is paid back what moves from tier to tier took beyond a budget.
+const OWED_WINDOWS: f64 = 8.0;
 
 /// Windows after a broken budget in which nothing is taken down, what came back included: the
 /// application just said that it needs these pages.
@@ -150,11 +152,9 @@ pub struct Slowdown {
     unspent_ns: f64,
     /// Time for moves of the last plan beyond the budget of its window.
     beyond_ns: f64,
-    /// Processor time that moves take by what they were thought to take, and what the last plan's
-    /// were thought to take, of so many pages.
-    longer: f64,
-    planned_ns: f64,
-    planned_pages: f64,
+    /// What moves from tier to tier took beyond it and later windows have yet to pay back.
+    owed_ns: f64,
+    moving: Moving,
     /// Slowdown of the newest window, as a share.
     newest: f64,
     /// Whether each part of the time must save what is asked for on average.
@@ -187,9 +187,8 @@ impl Slowdown {
             paused_over: None,
             unspent_ns: 0.0,
             beyond_ns: 0.0,
-            longer: 1.0,
-            planned_ns: 0.0,
-            planned_pages: 0.0,
+            owed_ns: 0.0,
+            moving: Moving::default(),
             newest: 0.0,
             is_strict: false,
             known: Vec::new(),
@@ -282,10 +281,7 @@ impl Slowdown {
         }
         self.correction.learn(measured.faults);
         self.burst.note(is_much(over) && self.correction.is_event());
-        if self.planned_pages >= LEARNT_PAGES_MIN && self.planned_ns > 0.0 {
-            let seen = (measured.cpu_ns / self.planned_ns).clamp(1.0, LONGER_MAX);
-            self.longer += LEARNT_WEIGHT * (seen - self.longer);
-        }
+        self.moving.learn(measured);
     }
 
     /// Hotness for this policy; see the head.
@@ -399,6 +395,7 @@ impl Policy for Slowdown {
             residence_windows: self.residence_windows,
             contention,
             moves_alike: false,
+            lasts: true,
             ..Model::PAPER
         };
         let choices =
@@ -415,7 +412,8 @@ impl Policy for Slowdown {
             Steady { choices, current: &self.current, worth: &worth, usd_per_ns }
         };
         let mut steady = worth_of(WORTH_OF_TIME);
-        let budget = self.budget_ns();
+        let repaid = (self.owed_ns / OWED_WINDOWS).min(self.budget_ns());
+        let budget = self.budget_ns() - repaid;
         let limits = super::analytical::left_by_pinned(&self.limits, regions, tiers, &to);
         let mut answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
         let (saved_usd, lost_ns) = saved_and_lost(&choices, &answer.solution.choice);
@@ -463,17 +461,19 @@ impl Policy for Slowdown {
             plan.moves.retain(|m| m.to == TierId::DRAM);
         }
         plan.moves.retain(|m| m.from != m.to || down.held.binary_search(&m.region).is_err());
-        (self.planned_pages, self.planned_ns) = (0.0, 0.0);
+        let (mut planned_pages, mut planned_ns) = (0.0, 0.0);
         for m in &plan.moves {
             let pages = f64::from(regions[m.region as usize].pages_to_carry(m.to));
-            self.planned_pages += pages;
-            self.planned_ns += pages * tiers[m.to.index()].move_ns;
+            planned_pages += pages;
+            planned_ns += pages * tiers[m.to.index()].move_ns;
         }
+        self.moving.plan(planned_pages, planned_ns);
         let next = chosen().map(|(item, tier)| self.faults_soon(regions, &down, item, tier)).sum();
         self.correction.expect(next, true);
         self.down = down;
         self.unspent_ns = paced.unspent_ns;
-        self.beyond_ns = paced.beyond_ns;
+        self.beyond_ns = paced.beyond_ns + paced.onward_ns;
+        self.owed_ns += paced.onward_ns - repaid;
         plan.expected_faults = faults;
         plan.expected_perf_ns = paced.stalled_ns;
         plan.expected_tco = money + pinned;

@@ -460,6 +460,39 @@ fn what_saves_most_for_its_time_goes_first() {
     assert_eq!(moved(1e9), [(0, 2), (1, 2)]);
 }
 
+/// What goes on to a denser tier has a part of its own beyond a window's budget, if it has been
+/// down for long, and as far as the window loses no more than is accepted.
+#[test]
+fn what_is_cold_for_long_goes_on_to_a_denser_tier() {
+    let dram = TierCost::dram(0.3);
+    let quick = TierCost { fault_ns: 20_000.0, move_ns: 8_000.0, ratio: 0.54, ..dram };
+    let dense = TierCost { fault_ns: 30_000.0, move_ns: 17_000.0, ratio: 0.42, ..dram };
+    let gone_on = |down_windows: u8, cpu_ns: f64| {
+        let cold = |id: u64| RegionView {
+            pages: 128,
+            windows_seen: 40,
+            down_windows,
+            ..RegionView::at(id << 21, TierId(1))
+        };
+        let regions: Vec<RegionView> = (0..100).map(cold).collect();
+        let mut policy = Slowdown::new(TARGET);
+        let measured = Measured { running_ns: 1e9, cpu_ns, contention: 1.0, ..Measured::default() };
+        policy.learn(&measured);
+        let first = policy.plan(&regions, &[dram, quick, dense]).moves;
+        assert!(first.iter().all(|m| (m.from, m.to) == (TierId(1), TierId(2))), "{first:?}");
+        // As if nothing had been carried out: what was lent is paid back all the same.
+        policy.learn(&measured);
+        let second = policy.plan(&regions, &[dram, quick, dense]).moves;
+        (first.len(), second.len())
+    };
+    // 2.2 ms each: 20 of them are within the 45.6 ms of the budget, 22 within the 50 ms accepted.
+    assert_eq!(gone_on(7, 0.0).0, 20);
+    assert_eq!(gone_on(8, 0.0).0, 22);
+    assert!(gone_on(60, 0.0).1 >= 20, "{:?}", gone_on(60, 0.0));
+    // Where watching takes 4 ms there is room for one, where it takes 8 for none.
+    assert_eq!([gone_on(60, 4e6).0, gone_on(60, 8e6).0], [21, 20]);
+}
+
 #[test]
 fn nothing_measured_and_nothing_accepted_mean_nothing_demoted() {
     let regions = [RegionView {

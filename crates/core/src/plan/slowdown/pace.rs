@@ -15,6 +15,12 @@ const FILLED: f64 = 1.15;
 /// they waited for long, regions would climb back page by page.
 const AGAIN: f64 = 0.2;
 
+/// What moves from one tier to another may take beyond the budget of a window, by it, as long as
+/// the window loses no more than is accepted, watching included. They save little for their time
+/// and come last, and faults grow into whatever a budget leaves: without a part of their own what
+/// is cold would stay in the quickest tier for good. It is paid back (`OWED_WINDOWS`).
+const ONWARD: f64 = 0.4;
+
 /// With a budget worth fewer regions than this, what a window has left for moves is kept for the
 /// next.
 const CREDIT_REGIONS: f64 = 2.0;
@@ -63,8 +69,10 @@ pub(super) struct Paced {
     pub(super) stalled_ns: f64,
     /// Time for moves that is left, for the next window.
     pub(super) unspent_ns: f64,
-    /// Time that moves take beyond the budget of the window.
+    /// Time that moves take beyond the budget of the window, but for:
     pub(super) beyond_ns: f64,
+    /// Time that moves from tier to tier take beyond it.
+    pub(super) onward_ns: f64,
 }
 
 impl Slowdown {
@@ -83,7 +91,10 @@ impl Slowdown {
         let region = |item: usize| &regions[self.known[item] as usize];
         let carried = |item: usize, to: usize| region(item).pages_to_carry(TierId(to as u8));
         let takes_ns = |item: usize, to: usize| {
-            f64::from(carried(item, to)) * tiers[to].move_ns * self.longer * time.contention
+            f64::from(carried(item, to))
+                * tiers[to].move_ns
+                * self.moving.longer()
+                * time.contention
         };
         // Less than a nanosecond is nothing: what can be had for it does not come before the rest.
         let saves_for_time = |item: usize, to: usize| {
@@ -141,18 +152,19 @@ impl Slowdown {
             }
         }
         let own = (time.budget - stalled).max(0.0);
-        let (allowed, held_back) = if self.pause > 0 {
-            (0.0, 0.0)
+        let all = self.target * self.running_ns.unwrap_or(0.0);
+        let (allowed, held_back, onward) = if self.pause > 0 {
+            (0.0, 0.0, 0.0)
         } else if self.burst.is_recovering() {
-            let all = FILLED * self.target * self.running_ns.unwrap_or(0.0);
-            ((all - stalled).max(0.0), 0.0)
+            ((FILLED * all - stalled).max(0.0), 0.0, 0.0)
         } else {
-            (own + self.unspent_ns, AGAIN * time.budget)
+            (own + self.unspent_ns, AGAIN * time.budget, ONWARD * time.budget)
         };
         held.clear();
         held.extend(left.iter().map(|&item| self.known[item as usize]));
         moves.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let (mut spent, mut added, mut waiting, mut dearest_waiting) = (0.0, 0.0, 0, 0.0f64);
+        let (mut onward_ns, beside) = (0.0, self.moving.beside_ns() * time.contention);
         for &(_, item) in moves.iter() {
             let item = item as usize;
             let to = usize::from(choice[item]);
@@ -166,6 +178,13 @@ impl Slowdown {
             let limit = allowed + if is_new { 0.0 } else { held_back };
             if spent + added + takes + adds <= limit {
                 spent += takes;
+                added += adds;
+                continue;
+            }
+            let goes_on = is_new && steady.current[item] != 0 && region(item).is_down_for_long();
+            let lost = stalled + spent + added + adds + onward_ns + takes + beside;
+            if goes_on && onward_ns + takes <= onward && lost <= all {
+                onward_ns += takes;
                 added += adds;
                 continue;
             }
@@ -188,7 +207,8 @@ impl Slowdown {
         };
         let own = (own - added).max(0.0);
         let beyond_ns = (spent - own - self.unspent_ns).max(0.0);
-        Paced { waiting, stalled_ns: stalled + added, unspent_ns, beyond_ns }
+        let stalled_ns = stalled + added;
+        Paced { waiting, stalled_ns, unspent_ns, beyond_ns, onward_ns }
     }
 
     /// Time that threads are expected to wait for an item in tier `to` in the next window.
