@@ -152,8 +152,9 @@ pub struct Slowdown {
     unspent_ns: f64,
     /// Time for moves of the last plan beyond the budget of its window.
     beyond_ns: f64,
-    /// What moves from tier to tier took beyond it and later windows have yet to pay back.
-    owed_ns: f64,
+    /// What moves from tier to tier took beyond it and later windows have yet to pay back, in
+    /// budgets of a window: as time it would leave a program that goes to sleep none for hours.
+    owed: f64,
     moving: Moving,
     /// Slowdown of the newest window, as a share.
     newest: f64,
@@ -187,7 +188,7 @@ impl Slowdown {
             paused_over: None,
             unspent_ns: 0.0,
             beyond_ns: 0.0,
-            owed_ns: 0.0,
+            owed: 0.0,
             moving: Moving::default(),
             newest: 0.0,
             is_strict: false,
@@ -412,8 +413,9 @@ impl Policy for Slowdown {
             Steady { choices, current: &self.current, worth: &worth, usd_per_ns }
         };
         let mut steady = worth_of(WORTH_OF_TIME);
-        let repaid = (self.owed_ns / OWED_WINDOWS).min(self.budget_ns());
-        let budget = self.budget_ns() - repaid;
+        let repaid = self.owed / OWED_WINDOWS;
+        let full = self.budget_ns();
+        let budget = full * (1.0 - repaid);
         let limits = super::analytical::left_by_pinned(&self.limits, regions, tiers, &to);
         let mut answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
         let (saved_usd, lost_ns) = saved_and_lost(&choices, &answer.solution.choice);
@@ -473,7 +475,8 @@ impl Policy for Slowdown {
         self.down = down;
         self.unspent_ns = paced.unspent_ns;
         self.beyond_ns = paced.beyond_ns + paced.onward_ns;
-        self.owed_ns += paced.onward_ns - repaid;
+        // At most ONWARD is added and an eighth paid: never more than can be paid.
+        self.owed += paced.onward_ns / full.max(1.0) - repaid;
         plan.expected_faults = faults;
         plan.expected_perf_ns = paced.stalled_ns;
         plan.expected_tco = money + pinned;

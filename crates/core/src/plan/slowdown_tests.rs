@@ -493,6 +493,36 @@ fn what_is_cold_for_long_goes_on_to_a_denser_tier() {
     assert_eq!([gone_on(60, 4e6).0, gone_on(60, 8e6).0], [21, 20]);
 }
 
+/// A program that is hardly busy any more pays back a part of what it has now, not what it had.
+#[test]
+fn what_a_busy_program_owes_leaves_a_quiet_one_its_budget() {
+    let dram = TierCost::dram(0.3);
+    let quick = TierCost { fault_ns: 20_000.0, move_ns: 8_000.0, ratio: 0.54, ..dram };
+    let dense = TierCost { fault_ns: 30_000.0, move_ns: 17_000.0, ratio: 0.42, ..dram };
+    let down = |id: u64| RegionView {
+        pages: 128,
+        windows_seen: 40,
+        down_windows: 60,
+        ..RegionView::at(id << 21, TierId(1))
+    };
+    let regions: Vec<RegionView> = (0..2000).map(down).collect();
+    let mut policy = Slowdown::new(TARGET);
+    let busy = Measured { running_ns: 1e10, contention: 1.0, ..Measured::default() };
+    for _ in 0..20 {
+        policy.learn(&busy);
+        policy.plan(&regions, &[dram, quick, dense]);
+    }
+    let quiet = Measured { running_ns: 2e8, contention: 1.0, ..Measured::default() };
+    let moved = |policy: &mut Slowdown| {
+        policy.learn(&quiet);
+        policy.plan(&regions, &[dram, quick, dense]).moves.len()
+    };
+    // 9 ms of budget, 2.2 ms for each.
+    assert!(moved(&mut policy) >= 2, "nothing goes on in a quiet window");
+    let mut never_busy = Slowdown::new(TARGET);
+    assert!(moved(&mut never_busy) <= 4);
+}
+
 #[test]
 fn nothing_measured_and_nothing_accepted_mean_nothing_demoted() {
     let regions = [RegionView {
