@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Stands in for `terrace bench work NAME` in tests of `bench paper` and `bench slowdown`.
 
-It writes the same lines. Fills memory with the machine's own text, touches a part of it often and
-the rest seldom, and compares every page with what was written. STAND_IN=wrong reports wrong
-results, STAND_IN=skip lacks what it needs, STAND_IN=die ends before its time.
+It writes the same lines, and as `analytics` ends its turns itself. Fills memory with the machine's
+own text, touches a part of it often and the rest seldom, and compares every page with what was
+written. STAND_IN=wrong reports wrong results, STAND_IN=skip lacks what it needs, STAND_IN=die ends
+before its time.
 """
 
 from __future__ import annotations
@@ -19,20 +20,37 @@ import time
 from pathlib import Path
 
 PAGE = 4096
+# Of `analytics`, what it does before the other one has its turn.
+ROUND = 40
 # At the start of a turn, not counted.
 SETTLE_S = 0.02
 
 
-def wait_for_turn() -> list[float]:
-    """When this process was continued, from now on; stops it for the first time."""
-    resumed = [0.0]
-    signal.signal(signal.SIGCONT, lambda *_: resumed.append(time.monotonic()))
-    os.kill(os.getpid(), signal.SIGSTOP)
-    return resumed
+class Turns:
+    """When this process was continued last, and how much it does before it stops itself."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.taken: bool = args.in_turns
+        self.rounds = args.words[2] == "analytics"
+        self.resumed = 0.0
+        self.steps = 0
+        if self.taken:
+            signal.signal(signal.SIGCONT, self.goes_on)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def goes_on(self, *_: object) -> None:
+        """Somebody has continued it."""
+        self.resumed = time.monotonic()
+
+    def step(self) -> None:
+        """A step begins, perhaps with the other one's turn before it."""
+        self.steps += 1
+        if self.taken and self.rounds and self.steps % ROUND == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def main() -> int:
-    """One run."""
+def arguments() -> argparse.Namespace:
+    """Those of the real one that it knows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("words", nargs=3)
     parser.add_argument("--size", type=int, default=16)
@@ -42,7 +60,12 @@ def main() -> int:
     parser.add_argument("--in-turns", action="store_true")
     parser.add_argument("--phase-at", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """One run."""
+    args = arguments()
     kind = os.environ.get("STAND_IN", "")
     with args.out.open("w") as out:
 
@@ -64,7 +87,7 @@ def main() -> int:
         memory = mmap.mmap(-1, pages * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         for n in range(pages):
             memory[n * PAGE : (n + 1) * PAGE] = content(n)
-        resumed = wait_for_turn() if args.in_turns else [0.0]
+        turns = Turns(args)
         say({"event": "ready", "pid": os.getpid()})
         ready, second, ops, wrong = time.monotonic(), 0, 0, 0
         work, busy = 0, 0.0
@@ -77,13 +100,14 @@ def main() -> int:
                 latency = {"p50_us": 1.0, "p99_us": 2.0, "p999_us": 3.0}
                 say({"t_s": now, "ops": 1, "work": work, "work_s": busy, **latency})
                 work, busy = 0, 0.0
+            turns.step()
             # From the phase on another quarter is popular.
             first = pages // 2 if now >= args.warmup + args.phase_at else 0
             for _ in range(50):
                 n = draw.randrange(pages // 4 if draw.random() < 0.99 else pages)
                 n = (first + n) % pages
                 wrong += memory[n * PAGE : (n + 1) * PAGE] != content(n)
-            counts = ready + now >= resumed[-1] + SETTLE_S
+            counts = ready + now >= turns.resumed + SETTLE_S
             work += 50 * counts
             busy += (time.monotonic() - ready - now) * counts
             ops += 50 * (now >= args.warmup)

@@ -88,6 +88,19 @@ def test_zswap_beside_terrace(terrace: Path, tmp_path: Path, kernel_swap: None) 
     assert dram["windows"] == [] and dram["cpu"]["planner_s"] == 0
 
 
+def test_programs_that_end_their_turns_themselves(terrace: Path, tmp_path: Path) -> None:
+    """Both work in turns to the end, and neither waits for one that has ended."""
+    words = [*ONE, "--configs", "dram,2t-own-m"]
+    words[words.index("bfs")] = "analytics"
+    done = paper(terrace, tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    for record in runs(tmp_path).values():
+        assert record["load"]["beside"]["ops"] > 0
+        halves = [(s["work_s"], s["beside_s"]) for s in record["seconds"] if s["t_s"] > 4]
+        own_s, beside_s = (sum(column) for column in zip(*halves, strict=True))
+        assert 0.5 < own_s / beside_s < 2, halves
+
+
 def test_what_has_run_is_not_run_again(terrace: Path, tmp_path: Path) -> None:
     """An interrupted evaluation goes on; a record that is damaged is made again."""
     configs = ["--configs", "dram,2t-own-m"]

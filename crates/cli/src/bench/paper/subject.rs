@@ -18,9 +18,10 @@ use serde_json::Value;
 use super::configurations::{Configuration, Family};
 use super::meter::{self, CpuMeter, Lines, Processes, Zswap};
 use super::record::{Cpu, Load, Record, RunId, Second, Settings, Swap, Window};
-use super::turns::{is_stopped, takes_turns, Beside, Turns};
+use super::turns::{is_stopped, turns_of, Beside, Side, Turns};
 use crate::bench::figures::loadavg;
 use crate::bench::kernel_swap::interrupted;
+use crate::bench::workloads::turns::TurnsBy;
 use crate::demo::redis::TempDir;
 use crate::demo::sys::{signal_group, signal_process};
 
@@ -99,6 +100,7 @@ struct Run<'a> {
     beside: Option<Process>,
     /// Where that is no server: what it says, and who hands out the turns.
     beside_says: Option<Beside>,
+    turns_by: Option<TurnsBy>,
     turns: Option<Turns>,
     is_plain: bool,
     lines: Lines,
@@ -168,7 +170,8 @@ impl<'a> Run<'a> {
         let warmup_s = if is_plain { settings.dram_warmup_s } else { settings.warmup_s };
         let (timeline, lines) = (folder.join("timeline"), folder.join("load"));
         let beside_lines = folder.join("beside-load");
-        let in_turns = settings.has_beside && takes_turns(&id.workload);
+        let turns_by = turns_of(&id.workload).filter(|_| settings.has_beside);
+        let in_turns = turns_by.is_some();
         let launcher = launcher(setting, configuration, folder, &timeline)?;
         let socket = folder.join("socket");
         let work = |arguments: &[OsString]| {
@@ -212,7 +215,7 @@ impl<'a> Run<'a> {
                 let server = beside.insert(Process::start(server, folder.join("beside.log"))?);
                 wait_for_server(server, &socket)?;
                 let halt: Vec<String> =
-                    with_child(&subject).iter().map(ToString::to_string).collect();
+                    with_children(&subject).iter().map(ToString::to_string).collect();
                 load.extend(["--beside".into(), socket.into()]);
                 load.extend(["--halt".into(), halt.join(",").into()]);
             }
@@ -229,6 +232,7 @@ impl<'a> Run<'a> {
             client,
             beside,
             beside_says: in_turns.then(|| Beside::of(Lines::of(&beside_lines))),
+            turns_by,
             turns: None,
             is_plain,
             lines: Lines::of(&lines),
@@ -257,21 +261,25 @@ impl<'a> Run<'a> {
 
     /// Whether both programs have their data and wait for their turns, which begin then.
     fn begin_turns(&mut self) -> Result<bool> {
-        let Some(beside) = &mut self.beside else { return Ok(true) };
+        let (Some(by), Some(beside)) = (self.turns_by, &mut self.beside) else { return Ok(true) };
         match beside.ended()? {
             None => {}
             // So will the other one, and say why.
             Some(EXIT_SKIPPED) => return Ok(false),
             Some(_) => bail!("the plain program ended{}", beside.said()),
         }
-        let (own, beside) = (with_child(&self.subject), beside.child.id());
-        let program = if self.is_plain { own.first() } else { own.get(1) };
-        let is_there = program.is_some_and(|&pid| is_stopped(pid)) && is_stopped(beside);
-        if is_there {
-            let own = own.into_iter().map(|pid| pid as i32).collect();
-            self.turns = Some(Turns::begin(own, beside as i32));
+        let side = |program: usize, all: Vec<u32>| {
+            all.get(program).copied().map(|program| Side { all, program })
+        };
+        let own = side(usize::from(!self.is_plain), with_children(&self.subject));
+        let beside = side(0, with_children(beside));
+        match (own, beside) {
+            (Some(own), Some(beside)) if is_stopped(own.program) && is_stopped(beside.program) => {
+                self.turns = Some(Turns::begin(by, own, beside));
+                Ok(true)
+            }
+            _ => Ok(false),
         }
-        Ok(is_there)
     }
 
     /// Waits until the load says that its data is there; `None` if it has nothing to load.
@@ -447,6 +455,8 @@ impl<'a> Run<'a> {
         while let Some(program) = &mut self.beside {
             ensure!(!interrupted(), "interrupted");
             let ended = program.ended()?;
+            // It may just have ended a turn of its own accord, and has nobody to wait for.
+            signal_process(program.child.id() as i32, libc::SIGCONT);
             beside.poll()?;
             match ended {
                 Some(0) => break,
@@ -570,10 +580,9 @@ fn wait_for_server(server: &mut Process, socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The process and its child, if it has one.
-fn with_child(process: &Process) -> Vec<u32> {
-    let first = process.child.id();
-    std::iter::once(first).chain(child_of(first)).collect()
+/// The process, its child, that one's, and so on.
+fn with_children(process: &Process) -> Vec<u32> {
+    std::iter::successors(Some(process.child.id()), |&pid| child_of(pid)).collect()
 }
 
 /// The first process that `parent` has started and that is alive.

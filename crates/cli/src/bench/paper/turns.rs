@@ -3,11 +3,13 @@
 //!
 //! Both stop themselves when their data is there (`terrace bench work --in-turns`), begin together
 //! and end by the same clock, so their measured parts and their changes of phase coincide. What a
-//! turn counts for is each program's own business (`bench::workloads::turns`).
+//! turn counts for is each program's own business (`bench::workloads::turns`), and when it is over
+//! may be, too.
 
 use std::fs;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{bail, ensure, Result};
 use clap::ValueEnum;
@@ -15,13 +17,35 @@ use serde_json::Value;
 
 use super::meter::Lines;
 use super::record::{Load, Second};
-use crate::bench::workloads::turns::{BESIDE_SLICE, OWN_SLICE, SETTLE};
+use crate::bench::workloads::turns::{TurnsBy, BESIDE_SLICE, OWN_SLICE, SETTLE};
 use crate::bench::workloads::Workload;
 use crate::demo::sys::signal_process;
 
-/// Whether programs of this workload take turns.
-pub(super) fn takes_turns(workload: &str) -> bool {
-    Workload::from_str(workload, false).is_ok_and(Workload::takes_turns)
+/// How long a program that ends its turns itself may go on unnoticed.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// How programs of this workload take turns, if they do.
+pub(super) fn turns_of(workload: &str) -> Option<TurnsBy> {
+    Workload::from_str(workload, false).ok().and_then(Workload::turns)
+}
+
+/// One of the two that take turns.
+pub(super) struct Side {
+    /// The processes that are stopped and continued as one.
+    pub(super) all: Vec<u32>,
+    /// The one of them that stops itself.
+    pub(super) program: u32,
+}
+
+impl Side {
+    fn signal(&self, signal: i32) {
+        self.all.iter().for_each(|&pid| signal_process(pid as i32, signal));
+    }
+
+    /// Lets it go on, though nobody hands out turns any more.
+    pub(super) fn go_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
 }
 
 /// Hands out turns until it is dropped; both go on then.
@@ -31,23 +55,32 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// The first turn has `own`: the processes that are stopped and continued as one.
-    pub(super) fn begin(own: Vec<i32>, beside: i32) -> Turns {
+    /// The first turn has `own`.
+    pub(super) fn begin(by: TurnsBy, own: Side, beside: Side) -> Turns {
         let (end, ended) = channel::<()>();
+        let goes_on_for = move |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
         let thread = std::thread::spawn(move || {
-            let all =
-                |pids: &[i32], signal| pids.iter().for_each(|&pid| signal_process(pid, signal));
-            let beside = [beside];
-            let both = [(&own[..], &beside[..], OWN_SLICE), (&beside[..], &own[..], BESIDE_SLICE)];
+            let both = [(&own, &beside, OWN_SLICE), (&beside, &own, BESIDE_SLICE)];
             for (goes_on, stops, slice) in both.into_iter().cycle() {
-                all(stops, libc::SIGSTOP);
-                all(goes_on, libc::SIGCONT);
-                if ended.recv_timeout(SETTLE + slice) != Err(RecvTimeoutError::Timeout) {
+                stops.signal(libc::SIGSTOP);
+                goes_on.signal(libc::SIGCONT);
+                let is_to_go_on = match by {
+                    TurnsBy::Time => goes_on_for(SETTLE + slice),
+                    TurnsBy::Rounds => loop {
+                        if !goes_on_for(LOOK_EVERY) {
+                            break false;
+                        }
+                        if !is_at_work(goes_on.program) {
+                            break true;
+                        }
+                    },
+                };
+                if !is_to_go_on {
                     break;
                 }
             }
-            all(&own, libc::SIGCONT);
-            all(&beside, libc::SIGCONT);
+            own.go_on();
+            beside.go_on();
         });
         Turns { end: Some(end), thread: Some(thread) }
     }
@@ -64,9 +97,17 @@ impl Drop for Turns {
 
 /// Whether a process is stopped.
 pub(super) fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    after_name.split_whitespace().next() == Some("T")
+    state(pid) == Some('T')
+}
+
+/// Whether a process has neither stopped nor ended.
+fn is_at_work(pid: u32) -> bool {
+    !matches!(state(pid), None | Some('T' | 'Z' | 'X'))
+}
+
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// What the plain program says, put beside what the measured one does.
@@ -122,7 +163,7 @@ impl Beside {
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use serde_json::json;
 
@@ -144,7 +185,9 @@ mod tests {
         let mut all: Vec<Child> =
             (0..3).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
         let pids: Vec<u32> = all.iter().map(Child::id).collect();
-        let turns = Turns::begin(vec![pids[0] as i32, pids[1] as i32], pids[2] as i32);
+        let own = Side { all: vec![pids[0], pids[1]], program: pids[1] };
+        let beside = Side { all: vec![pids[2]], program: pids[2] };
+        let turns = Turns::begin(TurnsBy::Time, own, beside);
         for _ in 0..2 {
             assert!(wait_until(|| is_stopped(pids[2])));
             assert!(wait_until(|| is_stopped(pids[0]) && is_stopped(pids[1])));
@@ -156,6 +199,30 @@ mod tests {
             child.wait().unwrap();
         }
         assert!(goes_on);
+    }
+
+    #[test]
+    fn a_turn_is_over_when_its_program_stops_itself_or_has_ended() {
+        let program = || Command::new("sh").args(["-c", "while kill -STOP $$; do :; done"]).spawn();
+        let mut all = [program().unwrap(), program().unwrap()];
+        let pids = all.each_ref().map(Child::id);
+        assert!(wait_until(|| pids.iter().all(|&pid| is_stopped(pid))));
+        let side = |pid| Side { all: vec![pid], program: pid };
+        let turns = Turns::begin(TurnsBy::Rounds, side(pids[0]), side(pids[1]));
+        let ran_ns = |pid: u32| -> u64 {
+            let schedstat = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+            schedstat.split(' ').next().unwrap().parse().unwrap()
+        };
+        let before = pids.map(ran_ns);
+        let both_ran = || pids.iter().zip(before).all(|(&pid, before)| ran_ns(pid) > before);
+        assert!(wait_until(both_ran), "each has turns");
+        all[1].kill().unwrap();
+        all[1].wait().unwrap();
+        let alone = ran_ns(pids[0]);
+        assert!(wait_until(|| ran_ns(pids[0]) > alone), "and those of one that is gone are short");
+        drop(turns);
+        all[0].kill().unwrap();
+        all[0].wait().unwrap();
     }
 
     #[test]

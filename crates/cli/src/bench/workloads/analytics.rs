@@ -113,7 +113,10 @@ pub(super) fn run(args: &WorkArgs, recorder: &mut Recorder) -> Result<()> {
     }
     let details = json!({"rows": rows, "queries": queries, "duckdb": version});
     recorder.ready(Clock::Busy, "query", Some(database.child.id()), details)?;
-    for n in (0..queries).cycle() {
+    for (asked, n) in (0..queries).cycle().enumerate() {
+        if asked > 0 && n == 0 {
+            recorder.end_round();
+        }
         if recorder.phase(Instant::now())? == Phase::Over {
             break;
         }

@@ -15,6 +15,7 @@ use clap::ValueEnum;
 use crate::demo::sys;
 use crate::say;
 use record::Recorder;
+use turns::TurnsBy;
 
 mod analytics;
 mod bfs;
@@ -62,9 +63,15 @@ impl Workload {
         matches!(self, Redis | Memcached | Bfs | Churn)
     }
 
-    /// Whether it is in pieces that are short beside a turn and can be stopped between two.
-    pub(super) fn takes_turns(self) -> bool {
-        matches!(self, Workload::Bfs | Workload::Churn)
+    /// How programs of it that are no servers take turns.
+    pub(super) fn turns(self) -> Option<TurnsBy> {
+        match self {
+            Workload::Redis | Workload::Memcached => None,
+            Workload::Bfs | Workload::Churn | Workload::Pagerank | Workload::Xsbench => {
+                Some(TurnsBy::Time)
+            }
+            Workload::Analytics => Some(TurnsBy::Rounds),
+        }
     }
 }
 
@@ -97,9 +104,9 @@ pub struct WorkArgs {
     /// File for the JSON lines; standard output without it
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// bfs, churn: another program takes turns with this one. It stops itself when its data is
-    /// there and is stopped and continued by whoever started it; pieces of work in which that
-    /// happens do not count
+    /// All but servers: another program takes turns with this one. It stops itself when its data
+    /// is there (analytics also after each round of its queries) and is stopped and continued by
+    /// whoever started it; pieces of work in which that happens do not count
     #[arg(long)]
     pub in_turns: bool,
     /// Damage one byte of the loaded data, which must be noticed (a test of the checks)
@@ -138,7 +145,10 @@ pub fn run(args: WorkArgs) -> Result<i32> {
         ensure!((0.0..=86_400.0).contains(&at_s), "--phase-at must be 0 to 86400 seconds");
         ensure!(args.name.has_phases(), "--phase-at: this workload has no second phase");
     }
-    ensure!(!args.in_turns || args.name.takes_turns(), "--in-turns: this workload takes none");
+    ensure!(
+        !args.in_turns || args.name.turns().is_some(),
+        "--in-turns: clients of servers have --beside"
+    );
     let kind = server::Kind::of(args.name);
     if args.print_server_command {
         let kind = kind.context("only redis and memcached have a server")?;

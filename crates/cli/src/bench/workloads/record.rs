@@ -193,6 +193,13 @@ impl Recorder {
         Ok(())
     }
 
+    /// All of its operations were done as often as each other: in turns, it is the other one's.
+    pub(super) fn end_round(&mut self) {
+        if let Some(turns) = &mut self.turns {
+            turns.hand_over();
+        }
+    }
+
     /// Something else to say at the end.
     pub(super) fn note(&mut self, name: &'static str, value: Value) {
         self.more.retain(|(known, _)| *known != name);

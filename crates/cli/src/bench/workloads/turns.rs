@@ -5,7 +5,8 @@
 //! Servers are asked in turns by their client ([`super::client`]). Other programs are stopped and
 //! continued by whoever has started them (`bench::paper::turns`). A program cannot notice that it
 //! is stopped, but it can notice that it goes on again: the piece of work in which that happened
-//! does not count.
+//! does not count. Where pieces are long and unlike each other that would leave out the longest of
+//! them most often; such a program stops itself when it has done one of each.
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,15 @@ pub(in crate::bench) const OWN_SLICE: Duration = Duration::from_millis(250);
 pub(in crate::bench) const BESIDE_SLICE: Duration = Duration::from_millis(120);
 /// At the start of a turn, not counted: what is in caches is the other one's.
 pub(in crate::bench) const SETTLE: Duration = Duration::from_millis(20);
+
+/// When a program's turn is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::bench) enum TurnsBy {
+    /// After a time.
+    Time,
+    /// When it stops itself, having done each of its operations once.
+    Rounds,
+}
 
 /// The turns of this process.
 pub(super) struct Turns {
@@ -46,6 +56,12 @@ impl Turns {
             (self.begun, self.from) = (begun, now + SETTLE);
         }
         now.checked_sub(time).is_none_or(|began| began < self.from)
+    }
+
+    /// The other one has its turn now. Returns when that is over.
+    pub(super) fn hand_over(&mut self) {
+        sys::stop_here();
+        (self.begun, self.from) = (sys::continues(), Instant::now());
     }
 
     /// So much work counts, and took so long.
