@@ -19,9 +19,10 @@ pub(super) const DIFFERENCES: &[&str] = &[
      by the same sampling, hotness and thresholds as Terrace's, through MADV_PAGEOUT.",
     "Hotness: PEBS in the paper; here userfaultfd sampling on every side, zswap's included. Its \
      cost can be seen with the configuration `none`.",
-    "Slowdown: time for the same work over that of the DRAM runs beside it, less 1. Servers take \
-     turns with a plain one, 0.27 s to its 0.14 s; their speed and latency are taken as shares of \
-     the plain one's, those of the DRAM runs too. What they are asked is that much less.",
+    "Slowdown: time for the same work over that of the DRAM runs beside it, less 1. Programs \
+     take turns with a plain one, 0.27 s to its 0.14 s (analytics a round of all queries each); \
+     speed and latency are taken as shares of the plain one's, those of the DRAM runs too. What \
+     they are asked is that much less.",
 ];
 
 /// What the equation counts, on either side.

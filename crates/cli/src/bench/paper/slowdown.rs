@@ -36,7 +36,7 @@ const GRID_QUICK: &[f64] = &[0.9, 0.5, 0.1];
 /// Runs every workload with --max-slowdown, with each fixed alpha of a grid and on plain DRAM, in
 /// rounds, each round in another order with DRAM before, between and after. In the middle of the
 /// measured part other data becomes popular. Steady state is the measured part without the two
-/// windows after that. Servers take turns with a plain one, as in `bench paper`. A run that has
+/// windows after that. Programs take turns with a plain one, as in `bench paper`. A run that has
 /// ended is a file in DIR/runs; started again with the same settings, it goes on where it was
 /// interrupted.
 ///
