@@ -157,48 +157,56 @@ struct Step {
     added: f64,
 }
 
-/// A region at a price: what is least and what is found. `windows` is where to begin and end, by
-/// the windows' numbers; `degrees` and `fault_share` as in [`crate::load::Load`].
-pub fn region(
-    machine: &Machine,
-    degrees: &Degrees,
+/// All that happens to a region in some windows, known beforehand.
+pub struct Past<'a> {
+    machine: &'a Machine,
+    degrees: &'a Degrees,
     fault_share: f64,
-    area: &Area,
-    windows: core::ops::Range<usize>,
-    prices: &[f64],
-) -> Vec<Point> {
-    let steps = steps(area, degrees, &windows);
-    let is_born = area.first > windows.start;
-    let mut values = Vec::new();
-    let at = |&price: &f64| {
-        let course = Course::new(machine, degrees, fault_share, area, price, &steps);
-        course.backwards(&mut values);
-        course.forwards(&values, is_born)
-    };
-    prices.iter().map(at).collect()
+    area: &'a Area,
+    steps: Vec<Step>,
+    /// It is not there when the first of these windows begins.
+    is_born: bool,
 }
 
-/// The same of a region that stays in one tier, the one which serves best at each price, from its
-/// first window on. What this pays is `tco`; it is no bound.
-pub fn unmoved(
-    machine: &Machine,
-    degrees: &Degrees,
-    fault_share: f64,
-    area: &Area,
-    windows: core::ops::Range<usize>,
-    prices: &[f64],
-) -> Vec<Point> {
-    let steps = steps(area, degrees, &windows);
-    let course = Course::new(machine, degrees, fault_share, area, 0.0, &steps);
-    let is_born = area.first > windows.start;
-    let stays: Vec<Point> =
-        (0..course.tiers()).map(|tier| course.stay(TierId(tier as u8), is_born)).collect();
-    let at = |&price: &f64| {
-        let paid = |point: &&Point| point.tco + price * point.lost_ns;
-        let best = stays.iter().min_by(|a, b| paid(a).total_cmp(&paid(b)));
-        Point { price, ..best.copied().unwrap_or_default() }
-    };
-    prices.iter().map(at).collect()
+impl<'a> Past<'a> {
+    /// Of `area`; `windows` is where to begin and end, by the windows' numbers; `degrees` and
+    /// `fault_share` as in [`crate::load::Load`].
+    pub fn of(
+        machine: &'a Machine,
+        degrees: &'a Degrees,
+        fault_share: f64,
+        area: &'a Area,
+        windows: core::ops::Range<usize>,
+    ) -> Past<'a> {
+        let steps = steps(area, degrees, &windows);
+        let is_born = area.first > windows.start;
+        Past { machine, degrees, fault_share, area, steps, is_born }
+    }
+
+    /// At each price: what is least and what is found.
+    pub fn best(&self, prices: &[f64]) -> Vec<Point> {
+        let mut values = Vec::new();
+        let at = |&price: &f64| {
+            let course = Course::new(self, price);
+            course.backwards(&mut values);
+            course.forwards(&values, self.is_born)
+        };
+        prices.iter().map(at).collect()
+    }
+
+    /// The same where it stays in one tier, the one which serves best at each price, from its
+    /// first window on. What this pays is `tco`; it is no bound.
+    pub fn unmoved(&self, prices: &[f64]) -> Vec<Point> {
+        let course = Course::new(self, 0.0);
+        let stays: Vec<Point> =
+            (0..course.tiers()).map(|tier| course.stay(TierId(tier as u8), self.is_born)).collect();
+        let at = |&price: &f64| {
+            let paid = |point: &&Point| point.tco + price * point.lost_ns;
+            let best = stays.iter().min_by(|a, b| paid(a).total_cmp(&paid(b)));
+            Point { price, ..best.copied().unwrap_or_default() }
+        };
+        prices.iter().map(at).collect()
+    }
 }
 
 /// What happens to a region in these windows; nothing where it comes later.
@@ -222,14 +230,8 @@ fn steps(area: &Area, degrees: &Degrees, windows: &core::ops::Range<usize>) -> V
 }
 
 impl<'a> Course<'a> {
-    fn new(
-        machine: &'a Machine,
-        degrees: &'a Degrees,
-        fault_share: f64,
-        area: &Area,
-        price: f64,
-        steps: &'a [Step],
-    ) -> Course<'a> {
+    fn new(past: &'a Past, price: f64) -> Course<'a> {
+        let Past { machine, degrees, fault_share, area, ref steps, .. } = *past;
         let ratios: Ratios = area.ratios;
         let mut usd_per_page = [0.0; MAX_TIERS];
         for (tier, usd) in usd_per_page.iter_mut().enumerate().take(machine.tiers.len()) {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::cost::TierCost;
 use crate::degrees::Degrees;
 use crate::load::Area;
-use crate::oracle::{bound, prices, reached, region, unmoved, Point};
+use crate::oracle::{bound, prices, reached, Past, Point};
 use crate::plan::{Move, Plan, Policy, Ratios, RegionView, Why};
 use crate::sim::{Machine, Simulation};
 use crate::tier::{TierId, MAX_TIERS};
@@ -74,7 +74,7 @@ fn all(machine: &Machine, degrees: &Degrees, area: &Area) -> Vec<(f64, f64)> {
 
 /// It begins at home, as in the simulation: a region of which window 0 knows nothing.
 fn points(machine: &Machine, degrees: &Degrees, area: &Area) -> Vec<Point> {
-    region(machine, degrees, 1.0, area, 0..WINDOWS + 1, &prices(&machine.tiers, 24))
+    Past::of(machine, degrees, 1.0, area, 0..WINDOWS + 1).best(&prices(&machine.tiers, 24))
 }
 
 fn area(pages: Vec<u16>, touched: Vec<f32>, refused: f32) -> Area {
@@ -145,7 +145,7 @@ proptest! {
         let scale = 1e-9 * (1.0 + all[0].0);
         let windows = 0..WINDOWS + 1;
         let prices = prices(&machine.tiers, 24);
-        for point in unmoved(&machine, &degrees, 1.0, &area, windows, &prices) {
+        for point in Past::of(&machine, &degrees, 1.0, &area, windows).unmoved(&prices) {
             let same = |&(tco, lost): &(f64, f64)| {
                 (tco - point.tco).abs() < scale && (lost - point.lost_ns).abs() < 1e-3
             };
@@ -209,10 +209,10 @@ fn nothing_to_save_and_no_windows_are_not_an_error() {
     assert!(prices(&[], 8).is_empty());
     assert!(prices(&[TierCost::dram(0.3)], 8).is_empty());
     let area = area(vec![512; WINDOWS], vec![0.0; WINDOWS], 0.0);
-    let late = region(&machine(1, 1.0), &Degrees::even(), 1.0, &area, 0..1, &[1.0]);
-    assert_eq!(late, [Point { price: 1.0, ..Point::default() }]);
-    let late = unmoved(&machine(1, 1.0), &Degrees::even(), 1.0, &area, 0..1, &[1.0]);
-    assert_eq!(late, [Point { price: 1.0, ..Point::default() }]);
+    let (machine, degrees) = (machine(1, 1.0), Degrees::even());
+    let late = Past::of(&machine, &degrees, 1.0, &area, 0..1);
+    let nothing = [Point { price: 1.0, ..Point::default() }];
+    assert_eq!((late.best(&[1.0]), late.unmoved(&[1.0])), (nothing.to_vec(), nothing.to_vec()));
     assert_eq!(bound(&[], 1.0), 0.0);
     assert_eq!(reached(&[], 1.0), None);
 }

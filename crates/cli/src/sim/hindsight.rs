@@ -1,7 +1,7 @@
 //! The oracle over all applications of a trace.
 
 use terrace_core::load::Load;
-use terrace_core::oracle::{self, Point};
+use terrace_core::oracle::{self, Past, Point};
 use terrace_core::sim::Machine;
 
 use super::replay::{counted, Outcome};
@@ -37,10 +37,12 @@ impl Hindsight {
         for load in loads {
             for area in &load.areas {
                 let (degrees, share) = (&load.degrees, load.fault_share);
-                let of = oracle::region(machine, degrees, share, area, counted(load), &prices);
-                points.iter_mut().zip(&of).for_each(|(sum, point)| sum.add(point));
-                let of = oracle::unmoved(machine, degrees, share, area, counted(load), &prices);
-                unmoved.iter_mut().zip(&of).for_each(|(sum, point)| sum.add(point));
+                let past = Past::of(machine, degrees, share, area, counted(load));
+                let add = |sums: &mut [Point], all: Vec<Point>| {
+                    sums.iter_mut().zip(&all).for_each(|(sum, point)| sum.add(point));
+                };
+                add(&mut points, past.best(&prices));
+                add(&mut unmoved, past.unmoved(&prices));
             }
         }
         Hindsight { points, unmoved }
