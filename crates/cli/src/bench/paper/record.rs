@@ -262,6 +262,15 @@ impl RunId {
     }
 }
 
+impl Record {
+    /// Whether it can be compared with others of these settings. A version in which its workload
+    /// took no turns may have begun the folder, and what it did is no share of a plain one's.
+    fn is_of(&self, settings: &Settings) -> bool {
+        let takes_turns = self.load.beside.is_some() || !settings.has_beside;
+        self.settings == *settings && takes_turns
+    }
+}
+
 /// Writes a record so that it is there whole or not at all.
 pub(super) fn save(dir: &Path, record: &Record) -> Result<()> {
     write_whole(&record.id.path(dir), &serde_json::to_string(record)?)
@@ -271,7 +280,7 @@ pub(super) fn save(dir: &Path, record: &Record) -> Result<()> {
 pub(super) fn load(dir: &Path, id: &RunId, settings: &Settings) -> Option<Record> {
     let text = fs::read_to_string(id.path(dir)).ok()?;
     let record: Record = serde_json::from_str(&text).ok()?;
-    (record.id == *id && record.settings == *settings).then_some(record)
+    (record.id == *id && record.is_of(settings)).then_some(record)
 }
 
 /// All records in a folder that are of these settings, in the order they were made in.
@@ -281,7 +290,7 @@ pub(super) fn load_all(dir: &Path, settings: &Settings) -> Vec<Record> {
         .filter_map(|entry| {
             let record: Record =
                 serde_json::from_str(&fs::read_to_string(entry.path()).ok()?).ok()?;
-            (record.settings == *settings).then_some(record)
+            record.is_of(settings).then_some(record)
         })
         .collect();
     all.sort_by(|a, b| {
@@ -315,10 +324,20 @@ mod tests {
         assert_eq!(load(folder.path(), &id, &settings), None);
         save(folder.path(), &record).unwrap();
         assert_eq!(load(folder.path(), &id, &settings), Some(record.clone()));
-        assert_eq!(load_all(folder.path(), &settings), [record]);
+        assert_eq!(load_all(folder.path(), &settings), std::slice::from_ref(&record));
         let other = Settings { seed: 2, ..settings.clone() };
         assert_eq!(load(folder.path(), &id, &other), None);
         assert!(load_all(folder.path(), &other).is_empty());
+        // A record from before its workload took turns.
+        let turns = Settings { has_beside: true, ..settings.clone() };
+        let alone = Record { settings: turns.clone(), ..record.clone() };
+        save(folder.path(), &alone).unwrap();
+        assert_eq!(load(folder.path(), &id, &turns), None);
+        assert!(load_all(folder.path(), &turns).is_empty());
+        let load_of_both = Load { beside: Some(Box::default()), ..Load::default() };
+        let both = Record { load: load_of_both, ..alone };
+        save(folder.path(), &both).unwrap();
+        assert_eq!(load_all(folder.path(), &turns), [both]);
         // What was cut short is no record.
         fs::write(id.path(folder.path()), "{\"workload\":\"bfs\",").unwrap();
         assert_eq!(load(folder.path(), &id, &settings), None);

@@ -100,6 +100,7 @@ struct Run<'a> {
     beside: Option<Process>,
     /// Where that is no server: what it says, and who hands out the turns.
     beside_says: Option<Beside>,
+    /// When their turns are over, if they take any.
     turns_by: Option<TurnsBy>,
     turns: Option<Turns>,
     is_plain: bool,
@@ -455,8 +456,12 @@ impl<'a> Run<'a> {
         while let Some(program) = &mut self.beside {
             ensure!(!interrupted(), "interrupted");
             let ended = program.ended()?;
-            // It may just have ended a turn of its own accord, and has nobody to wait for.
-            signal_process(program.child.id() as i32, libc::SIGCONT);
+            // It may just have ended a turn itself, and nobody is left to wait for. (To be
+            // continued while it runs would spoil the piece of work that it is at.)
+            let pid = program.child.id();
+            if is_stopped(pid) {
+                signal_process(pid as i32, libc::SIGCONT);
+            }
             beside.poll()?;
             match ended {
                 Some(0) => break,

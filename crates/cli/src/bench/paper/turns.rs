@@ -41,11 +41,6 @@ impl Side {
     fn signal(&self, signal: i32) {
         self.all.iter().for_each(|&pid| signal_process(pid as i32, signal));
     }
-
-    /// Lets it go on, though nobody hands out turns any more.
-    pub(super) fn go_on(&self) {
-        self.signal(libc::SIGCONT);
-    }
 }
 
 /// Hands out turns until it is dropped; both go on then.
@@ -79,8 +74,8 @@ impl Turns {
                     break;
                 }
             }
-            own.go_on();
-            beside.go_on();
+            own.signal(libc::SIGCONT);
+            beside.signal(libc::SIGCONT);
         });
         Turns { end: Some(end), thread: Some(thread) }
     }
@@ -206,7 +201,6 @@ mod tests {
         let program = || Command::new("sh").args(["-c", "while kill -STOP $$; do :; done"]).spawn();
         let mut all = [program().unwrap(), program().unwrap()];
         let pids = all.each_ref().map(Child::id);
-        assert!(wait_until(|| pids.iter().all(|&pid| is_stopped(pid))));
         let side = |pid| Side { all: vec![pid], program: pid };
         let turns = Turns::begin(TurnsBy::Rounds, side(pids[0]), side(pids[1]));
         let ran_ns = |pid: u32| -> u64 {
@@ -214,15 +208,16 @@ mod tests {
             schedstat.split(' ').next().unwrap().parse().unwrap()
         };
         let before = pids.map(ran_ns);
-        let both_ran = || pids.iter().zip(before).all(|(&pid, before)| ran_ns(pid) > before);
-        assert!(wait_until(both_ran), "each has turns");
+        let both_ran = wait_until(|| pids.iter().zip(before).all(|(&pid, at)| ran_ns(pid) > at));
         all[1].kill().unwrap();
         all[1].wait().unwrap();
-        let alone = ran_ns(pids[0]);
-        assert!(wait_until(|| ran_ns(pids[0]) > alone), "and those of one that is gone are short");
+        let before = ran_ns(pids[0]);
+        let goes_on = wait_until(|| ran_ns(pids[0]) > before);
         drop(turns);
         all[0].kill().unwrap();
         all[0].wait().unwrap();
+        assert!(both_ran, "each has turns");
+        assert!(goes_on, "one that is gone has none");
     }
 
     #[test]
