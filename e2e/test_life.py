@@ -203,15 +203,22 @@ def test_signals(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) 
     face_both(sandbox, program("signals"), options=options)
 
 
+@BOTH
+def test_alone(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """libc goes without locks for a program of one thread, and no thread of ours makes it wrong."""
+    face_both(sandbox, program("alone"), options=options)
+
+
 # ---- privileges and filters ----------------------------------------------------------------------
 
-GIVEN_UP = ["setuid", "keepcaps", "undumpable", "chroot", "namespaces", "files", "prctls"]
+OTHER_USER = ["setuid", "initgroups", "keepcaps"]
+GIVEN_UP = [*OTHER_USER, "undumpable", "chroot", "namespaces", "files", "prctls"]
 
 
 @pytest.mark.parametrize("what", GIVEN_UP)
 def test_privileges(sandbox: Sandbox, program: Compiler, what: str) -> None:
     """What the runtime needs of the system it has opened before the program gave it up."""
-    if what in ("setuid", "keepcaps") and STOPS_THREADS:
+    if what in OTHER_USER and STOPS_THREADS:
         pytest.skip("threads of another user cannot be stopped: nothing more is demoted")
     face_both(sandbox, program("privileges"), what)
 

@@ -56,6 +56,14 @@ static void give_up(const char *what) {
         MUST(setgroups(0, NULL));
         MUST(setresgid(65534, 65534, 65534));
         MUST(setresuid(65534, 65534, 65534)); /* clears PR_SET_DUMPABLE as well */
+        /* libc has all threads follow, the runtime's with them. */
+        all_are("Uid:\t", "65534\t65534\t65534");
+        all_are("Gid:\t", "65534\t65534\t65534");
+    } else if (strcmp(what, "initgroups") == 0) {
+        MUST(initgroups("nobody", 65533));
+        all_are("Groups:\t", "65533 ");
+        MUST(setuid(65534));
+        all_are("Uid:\t", "65534\t65534\t65534");
     } else if (strcmp(what, "keepcaps") == 0) {
         keep_one();
     } else if (strcmp(what, "undumpable") == 0) {

@@ -88,8 +88,13 @@ pub fn await_start_before_main() {
     wait(BEFORE_MAIN_NS, has_started);
 }
 
+/// Whether the runtime is built, and with it all of its threads made.
+pub fn is_up() -> bool {
+    IS_UP.load(Ordering::Acquire)
+}
+
 fn has_started() -> bool {
-    IS_UP.load(Ordering::Acquire) || IS_DONE.load(Ordering::Acquire)
+    is_up() || IS_DONE.load(Ordering::Acquire)
 }
 
 /// Ends the agent: its link is shut down for good, and its thread is waited for.

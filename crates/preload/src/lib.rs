@@ -75,6 +75,7 @@ extern "C" fn start() {
     }
     sys::thread::find_count();
     sys::thread::find_local_bytes();
+    sys::alone::find();
     // Before the program can become another user.
     let owner = sys::socket::effective_user();
     let looks_after_children = offspring::note(path, owner);
@@ -90,12 +91,14 @@ extern "C" fn start() {
         crash::install();
     }
     if waits {
+        sys::alone::decide(false);
         offspring::begin();
     } else {
         // A copy: programs write over their environment.
         let to_agent = path.to_path_buf();
         if sys::thread::spawn(c"terrace-agent", move || agent::run(&to_agent, owner)) {
             agent::await_start_before_main();
+            sys::alone::decide(agent::is_up());
         }
     }
     // Behind that thread, for which the program's allocator had to be ready: libc calls handlers

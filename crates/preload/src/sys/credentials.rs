@@ -8,6 +8,7 @@
 //! far as they may: they must not keep what the program gives up. A child that only waits whether
 //! it will be worth a runtime (`offspring.rs`) gives that up instead.
 
+use super::alone;
 use super::clones::to_kernel;
 use super::stack::WORK;
 use super::sync::{renew, Mutex, MutexGuard, OnlyThread};
@@ -74,6 +75,8 @@ pub unsafe fn change(
     arguments: [libc::c_long; 3],
     real: impl FnOnce() -> libc::c_int,
 ) -> libc::c_int {
+    // Or libc would change the calling thread alone.
+    alone::leave();
     if !is_apart() {
         return real();
     }

@@ -9,6 +9,7 @@
 //! itself reads is a page after it was moved into the runtime's staging area, where nobody else
 //! can reach it.
 
+pub mod alone;
 #[cfg(target_arch = "x86_64")]
 mod by_number;
 pub mod clones;

@@ -5,7 +5,7 @@
 //! block, its thread-local storage and the rseq area at the top of the same stack.
 
 use super::sync::OnlyThread;
-use super::{credentials, files, memory, rseq};
+use super::{alone, credentials, files, memory, rseq};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stack of one runtime thread. The deepest user is the mover's codecs (tens of KiB).
@@ -98,15 +98,22 @@ fn begin() {
 
 /// What each of them does last.
 fn end() {
+    let is_apart = alone::is_told();
     let tid = gettid();
     for place in &OWN_TIDS {
         let _ = place.compare_exchange(tid, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    if is_apart {
+        // SAFETY: ends the calling thread. Its stack stays, as every one of ours does; libc goes on
+        // to have it in its list, with the id 0 that the kernel writes there, and passes it over.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
     recount();
 }
 
 /// In a forked child: they are its parent's. Their stacks are ordinary memory now.
-pub fn forget(_only: &OnlyThread) {
+pub fn forget(only: &OnlyThread) {
+    alone::forget(only);
     STACKS.iter().for_each(|s| s.store(0, Ordering::Relaxed));
     OWN_TIDS.iter().for_each(|t| t.store(0, Ordering::Relaxed));
 }
@@ -161,6 +168,9 @@ fn create(
     arg: *mut libc::c_void,
     tries: u32,
 ) -> bool {
+    if is_own() && alone::was_told() {
+        return false;
+    }
     let Some(stack) = memory::map_copied(stack_bytes()) else { return false };
     for place in &STACKS {
         if place.compare_exchange(0, stack, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -348,6 +358,11 @@ pub fn program_has_one() -> bool {
             false
         }
     })
+}
+
+/// The same, by that count as it is now, and only where there is one.
+pub fn program_is_counted_as_one() -> bool {
+    count().is_some_and(|count| count.load(Ordering::Relaxed) == 1)
 }
 
 /// Looks at that count, a millisecond apart.

@@ -2,7 +2,7 @@
 //! are for is in `credentials.rs`.
 
 use super::clones::to_kernel;
-use super::credentials;
+use super::{alone, credentials};
 use crate::interpose::next;
 use libc::{c_int, c_long, gid_t, id_t};
 use std::sync::atomic::AtomicUsize;
@@ -65,6 +65,24 @@ pub unsafe extern "C" fn setgroups(count: libc::size_t, groups: *const gid_t) ->
     unsafe { credentials::change(libc::SYS_setgroups, arguments, by_libc) }
 }
 
+type InitGroupsFn = unsafe extern "C" fn(*const libc::c_char, gid_t) -> c_int;
+
+static INITGROUPS: AtomicUsize = AtomicUsize::new(0);
+
+/// `initgroups(3)`, which sets groups within libc.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn initgroups(user: *const libc::c_char, group: gid_t) -> c_int {
+    alone::leave();
+    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
+    unsafe {
+        let real: InitGroupsFn = std::mem::transmute(next(&INITGROUPS, c"initgroups"));
+        real(user, group)
+    }
+}
+
 /// `capset(2)`.
 ///
 /// # Safety
@@ -87,4 +105,5 @@ pub fn resolve() {
     next(&SETRESUID, c"setresuid");
     next(&SETRESGID, c"setresgid");
     next(&SETGROUPS, c"setgroups");
+    next(&INITGROUPS, c"initgroups");
 }
