@@ -12,7 +12,7 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -210,9 +210,11 @@ pub struct Report {
     pub runtime_bytes: u64,
     /// CPU time of the runtime's threads since the start, nanoseconds.
     pub runtime_cpu_ns: u64,
-    /// Time application threads waited for faults since the start, nanoseconds (service time plus
-    /// the wake-up overhead measured at start).
+    /// Time application threads waited for faults since the start, nanoseconds (service time and
+    /// what waking takes).
     pub stalled_ns: u64,
+    /// The part of it that is waking, nanoseconds.
+    pub waking_ns: u64,
     /// Faults on pages that no tier held (fresh memory in a registered region).
     pub zero_faults: u64,
     /// Faults on pages the tracker had taken as samples.
@@ -227,7 +229,7 @@ pub struct Report {
     pub migrated_pages: u64,
     /// Plan entries not finished before the next window.
     pub abandoned_moves: u64,
-    /// Wake-up overhead of one fault measured at start, nanoseconds.
+    /// What waking takes for one fault now, nanoseconds.
     pub fault_overhead_ns: u64,
     /// Pages that went from DRAM into a tier.
     pub demoted_pages: u64,
@@ -599,17 +601,18 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(report)
 }
 
-fn scalars(r: &Report) -> [u64; 16] {
+fn scalars(r: &Report) -> [u64; 17] {
     let mut copy = r.clone_scalars();
     scalars_mut(&mut copy).map(|v| *v)
 }
 
-fn scalars_mut(r: &mut Report) -> [&mut u64; 16] {
+fn scalars_mut(r: &mut Report) -> [&mut u64; 17] {
     [
         &mut r.rss_bytes,
         &mut r.runtime_bytes,
         &mut r.runtime_cpu_ns,
         &mut r.stalled_ns,
+        &mut r.waking_ns,
         &mut r.zero_faults,
         &mut r.sample_faults,
         &mut r.staged_faults,

@@ -316,7 +316,10 @@ fn calibrate(rt: &'static Runtime) {
     memory::release(scratch, len);
     whole.sort_unstable();
     let median = whole[whole.len() / 2];
-    rt.stats.fault_overhead_ns.store(median.saturating_sub(service), Ordering::Relaxed);
+    let waking = median.saturating_sub(service);
+    rt.stats.waking_at_start_ns.store(waking, Ordering::Relaxed);
+    rt.stats.filling_at_start_ns.store(service, Ordering::Relaxed);
+    rt.stats.fault_overhead_ns.store(waking, Ordering::Relaxed);
     rt.stats.stalled_ns.store(0, Ordering::Relaxed);
     rt.stats.zero_faults.store(0, Ordering::Relaxed);
 }
@@ -490,6 +493,7 @@ impl Agent {
             runtime_bytes: self.runtime_bytes(),
             runtime_cpu_ns: thread::cpu_ns_total(),
             stalled_ns: stats::get(&s.stalled_ns),
+            waking_ns: stats::get(&s.waking_ns),
             zero_faults: stats::get(&s.zero_faults),
             sample_faults: stats::get(&s.sample_faults),
             staged_faults: stats::get(&s.staged_faults),

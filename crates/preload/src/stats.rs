@@ -108,8 +108,14 @@ pub struct Stats {
     pub given_up_pages: AtomicU64,
     /// Waiting time of application threads.
     pub stalled_ns: AtomicU64,
-    /// Wake-up overhead of a fault, measured at start.
+    /// The part of it that is waking.
+    pub waking_ns: AtomicU64,
+    /// What waking takes now, for a fault.
     pub fault_overhead_ns: AtomicU64,
+    /// What it took at start, in a loop, and what filling a page took there.
+    pub waking_at_start_ns: AtomicU64,
+    /// See there.
+    pub filling_at_start_ns: AtomicU64,
     /// Forked children whose missing pages are still being filled in.
     pub children_pending: AtomicU64,
 }
@@ -133,7 +139,10 @@ impl Default for Stats {
             demoted_pages: zero(),
             given_up_pages: zero(),
             stalled_ns: zero(),
+            waking_ns: zero(),
             fault_overhead_ns: zero(),
+            waking_at_start_ns: zero(),
+            filling_at_start_ns: zero(),
             children_pending: zero(),
         }
     }

@@ -83,9 +83,7 @@ impl Meter {
 /// Processor time of serving faults since the start: what threads waited, without what waking
 /// costs on either side.
 pub(super) fn service_ns(report: &Report) -> u64 {
-    let from_tiers: u64 = report.tiers.iter().map(|t| t.faults).sum();
-    let beside = report.zero_faults + report.sample_faults + report.staged_faults;
-    report.stalled_ns.saturating_sub((from_tiers + beside) * report.fault_overhead_ns)
+    report.stalled_ns.saturating_sub(report.waking_ns)
 }
 
 /// `utime` + `stime` of `/proc/PID/stat`. The command's name before them may contain anything.
@@ -129,7 +127,7 @@ mod tests {
         let report = |stalled_ns, runtime_cpu_ns, faults: u64| Report {
             stalled_ns,
             runtime_cpu_ns,
-            fault_overhead_ns: 1_000,
+            waking_ns: faults * 1_000,
             tiers: vec![TierReport { faults: faults / 2, ..TierReport::default() }],
             sample_faults: faults / 2,
             ..Report::default()

@@ -9,6 +9,7 @@
 use super::{Pager, Served};
 use crate::region::{page_index, Region};
 use crate::stats;
+use crate::sys::thread;
 use crate::sys::uffd::Failure;
 use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
@@ -104,6 +105,7 @@ impl Pager {
         let ready = if wanted == 0 { 1 } else { self.collect(region, i, restoring, wanted) };
         let len = (ready * PAGE_BYTES) as u64;
         let src = self.batch.pages.as_ptr() as u64;
+        let start_ns = thread::now_ns();
         let (mut filled, mut why) = match ready {
             1 => (0, None),
             _ => self.uffd.copy_range(page, src, len),
@@ -120,6 +122,12 @@ impl Pager {
             };
         }
         let filled = filled as usize;
+        if filled > 0 {
+            self.woke_ns = thread::now_ns();
+        }
+        if filled == 1 && ready == 1 {
+            self.filled_in(self.woke_ns - start_ns);
+        }
         // What came along and was not filled is stored as before.
         for k in filled.max(1)..ready {
             region.replace(i + k, claimed(self.batch.words[k]), self.batch.words[k]);

@@ -35,6 +35,7 @@ pub mod moves;
 mod order;
 mod refused;
 pub mod takes;
+mod waking;
 
 use crate::forks;
 use crate::region::{page_index, Region};
@@ -74,6 +75,7 @@ pub struct Pager {
     /// Recognises scans, and brings along what they will want.
     runs: ahead::Runs,
     batch: ahead::Batch,
+    coldness: waking::Coldness,
     /// Where mappings were moved lately.
     arrivals: order::Arrivals,
     /// How often mappings were moved, for the words of their pages.
@@ -121,6 +123,7 @@ impl Pager {
             page: Box::new([0; PAGE_BYTES]),
             runs: ahead::Runs::default(),
             batch: ahead::Batch::default(),
+            coldness: waking::Coldness::default(),
             arrivals: order::Arrivals::default(),
             carries: 0,
             registering: None,
@@ -178,9 +181,11 @@ impl Pager {
                 let start_ns = thread::now_ns();
                 let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
                 let end_ns = thread::now_ns();
+                // The thread runs from the moment its page is there, if that moment is known.
+                let woke_ns = if self.woke_ns > start_ns { self.woke_ns } else { end_ns };
                 self.woke_ns = end_ns;
                 if let Some(tier) = tier {
-                    self.count_fault(tier, end_ns - start_ns);
+                    self.count_fault(tier, woke_ns - start_ns);
                 }
                 if end_ns - self.followed_at_ns > FOLLOW_EVERY_NS {
                     self.followed_at_ns = end_ns;
@@ -449,6 +454,7 @@ impl Pager {
     fn count_fault(&mut self, tier: TierId, service_ns: u64) {
         let overhead = stats::get(&self.rt.stats.fault_overhead_ns);
         stats::add(&self.rt.stats.stalled_ns, service_ns + overhead);
+        stats::add(&self.rt.stats.waking_ns, overhead);
         if tier != TierId::DRAM {
             self.rt.stats.tiers[tier.index()].fault_ns.record(service_ns + overhead);
         }
