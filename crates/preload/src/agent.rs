@@ -418,7 +418,10 @@ impl Agent {
         let is_threaded = self.rt.stores.config.torture_seed != 0 || thread::is_threaded();
         self.rt.is_threaded.store(is_threaded, Ordering::Relaxed);
         let dictionary = self.rt.stores.dictionaries.newest().map_or(0, |d| d.version());
-        let is_stale = dictionary != self.estimated_with || closed.is_multiple_of(ESTIMATE_EVERY);
+        // A program that has just begun is not yet what it will be.
+        let is_due = closed.is_multiple_of(ESTIMATE_EVERY)
+            || closed < ESTIMATE_EVERY && closed.is_power_of_two();
+        let is_stale = dictionary != self.estimated_with || is_due;
         if self.estimates.is_empty() || is_stale {
             self.estimates = estimate::of(self.rt).unwrap_or_default();
             self.estimated_with = dictionary;

@@ -16,7 +16,7 @@ use terrace_store::{pool, DecoderSet, Page};
 /// Pages tried with each tier.
 const PAGES: usize = 192;
 /// Blocks tried with a tier of blocks.
-const BLOCKS: usize = 8;
+const BLOCKS: usize = 16;
 /// What a tier of blocks is thought to store of a page as long as nothing could be tried, in
 /// thousandths. It is measured as soon as the tier holds something.
 const SHARE_UNKNOWN_MILLI: u32 = 500;
@@ -106,7 +106,8 @@ fn of_blocks(rt: &Runtime, t: &TierConfig, read_ns: u64) -> Option<Estimate> {
     let pieces = (pages as u64 * u64::from(share)).div_ceil(1000);
     let decode_ns = (u64::from(ns) + read_ns * pieces) as u32;
     let encode_ns = (median(&mut encode_ns) / pages as u64) as u32;
-    Some(Estimate { ratio_milli: share, decode_ns, encode_ns, encoded_milli: share })
+    let encoded_milli = share_of_taken(&tried, pages * PAGE_BYTES);
+    Some(Estimate { ratio_milli: share, decode_ns, encode_ns, encoded_milli })
 }
 
 /// The middle of these times: some are of moments when the thread had no processor. 0 of none.
@@ -123,6 +124,14 @@ fn shares_of_blocks(tried: &[Tried], bytes: usize) -> (u32, u32) {
     let share = ((stored + stored / 16) * 1000).checked_div(tried.len() * bytes);
     let ns = decode_ns.checked_div(decoded).unwrap_or(0);
     (share.map_or(SHARE_UNKNOWN_MILLI, |s| s as u32), ns as u32)
+}
+
+/// Stored share of those blocks that would be taken, in thousandths; 0 if none would be.
+fn share_of_taken(tried: &[Tried], bytes: usize) -> u32 {
+    let taken = || tried.iter().filter_map(|b| b.len);
+    let stored: usize = taken().sum();
+    let share = ((stored + stored / 16) * 1000).checked_div(taken().count() * bytes);
+    share.map_or(0, |share| share.max(1) as u32)
 }
 
 /// Shows about `count` pages that are at home, spread over all regions; fewer if there are not so
@@ -189,6 +198,9 @@ mod tests {
         let two = [tried(Some(16_000), 300), tried(None, 0)];
         assert_eq!(shares_of_blocks(&two, 64_000), ((80_000 + 5_000) * 1000 / 128_000, 300));
         assert_eq!(shares_of_blocks(&[], 64_000), (SHARE_UNKNOWN_MILLI, 0));
+        // Of the one that is taken.
+        assert_eq!(share_of_taken(&two, 64_000), 17_000 * 1000 / 64_000);
+        assert_eq!((share_of_taken(&two[1..], 64_000), share_of_taken(&[], 64_000)), (0, 0));
     }
 
     #[test]

@@ -32,6 +32,7 @@ use super::pressure::{service_ns, Meter};
 use super::recording::{self, Known};
 use super::session::Shared;
 use super::signals;
+use super::trials::{self, Trials};
 use crate::config::{self, Config, PolicyKind};
 use crate::doctor::{self, TrackerChoice};
 use crate::policy;
@@ -49,8 +50,6 @@ const CATCH_UP: Duration = Duration::from_millis(400);
 const SETTLING_WINDOWS: u32 = 8;
 /// Faults after which a tier's measured latency replaces the estimate.
 pub(super) const FAULTS_TO_TRUST: u64 = 200;
-/// Pages after which a tier's measured ratio replaces the estimate.
-const PAGES_TO_TRUST: u64 = 2_048;
 /// What serving a fault costs besides decoding: reading the message, the copy, the pool.
 const SERVICE_NS: f64 = 2_500.0;
 
@@ -75,6 +74,7 @@ pub(super) struct Application {
     said_over: bool,
     /// By compressed tier.
     latencies: Vec<Latency>,
+    trials: Trials,
     decisions: Arc<Decisions>,
     /// What the last plan was made of.
     weighed: Weighed,
@@ -104,6 +104,7 @@ impl Application {
             tracker: doctor::tracker(),
             said_over: false,
             latencies: Vec::new(),
+            trials: Trials::default(),
             histories: HashMap::new(),
             first_seen: Instant::now(),
             last: None,
@@ -367,15 +368,18 @@ impl Application {
     fn costs(&mut self, report: &Report) -> Vec<TierCost> {
         let config = &self.shared.config;
         self.latencies.resize(report.tiers.len(), Latency::default());
+        self.trials.observe(&report.tiers);
         let mut costs = vec![TierCost::dram(config.dram().usd_per_gib_month)];
         let tiers = config.tiers.iter().zip(&report.tiers);
-        for ((spec, t), latency) in tiers.zip(&mut self.latencies) {
+        for (tier, ((spec, t), latency)) in tiers.zip(&mut self.latencies).enumerate() {
             let estimated = SERVICE_NS + report.fault_overhead_ns as f64;
             let estimated = estimated + f64::from(t.estimated_decode_ns);
             let fault_ns = latency.observe(t.faults, t.fault_ns_total, estimated);
             // zbud's loss is in the pairing, which the estimate tried out; zsmalloc's is small. How
             // fragmented a pool happens to be says nothing about what one more page takes.
-            let ratio = if let (Pool::Zsmalloc, Some(encoded)) = (spec.pool, encoded_share(t)) {
+            let ratio = if let Some(tried) = self.trials.ratio(tier) {
+                tried
+            } else if let (Pool::Zsmalloc, Some(encoded)) = (spec.pool, trials::held(t)) {
                 encoded * ZSMALLOC_OVERHEAD
             } else if t.estimated_ratio_milli > 0 {
                 f64::from(t.estimated_ratio_milli) / 1000.0
@@ -409,18 +413,20 @@ impl Application {
     /// What the tiers' codecs do on average.
     fn averages(&self, report: &Report) -> Vec<TierAverage> {
         let tiers = self.shared.config.tiers.iter().zip(&report.tiers);
-        let average = |(spec, t): (&TierSpec, &TierReport)| {
-            let estimated = f64::from(t.estimated_encoded_milli) / 1000.0;
-            let estimated = (t.estimated_encoded_milli > 0).then_some(estimated);
+        let all_tried = (0..report.tiers.len()).all(|tier| self.trials.encoded(tier).is_some());
+        let average = |(tier, (spec, t)): (usize, (&TierSpec, &TierReport))| {
+            // Of the same pages all, or else of what each holds.
+            let tried = self.trials.encoded(tier);
+            let encoded = if all_tried { tried } else { trials::held(t).or(tried) };
             TierAverage {
                 codec: spec.codec,
                 level: spec.level,
                 pool: spec.pool,
                 has_blocks: spec.block_kib > 0,
-                encoded: encoded_share(t).or(estimated),
+                encoded,
             }
         };
-        tiers.map(average).collect()
+        tiers.enumerate().map(average).collect()
     }
 
     // ---- what happened, for people ---------------------------------------------------------
@@ -620,12 +626,6 @@ struct Money {
     saved: f64,
     usd_per_month: f64,
     usd_saved_real: f64,
-}
-
-/// Encoded bytes / original bytes of what a tier holds, once that is enough to go by.
-fn encoded_share(t: &TierReport) -> Option<f64> {
-    let encoded = t.pages.saturating_sub(t.same_pages);
-    (encoded >= PAGES_TO_TRUST).then(|| t.stored_bytes as f64 / (encoded * 4096) as f64)
 }
 
 /// Pages that came home because somebody touched them or one of their neighbours: from a tier, or

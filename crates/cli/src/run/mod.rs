@@ -35,6 +35,7 @@ mod recording;
 mod session;
 pub(crate) mod signals;
 mod timeline;
+mod trials;
 
 pub use signals::trusted_peer;
 
