@@ -5,11 +5,21 @@
 //! node or processors that became busy are in the next plans, and a window with few faults says
 //! little. What was measured in the first minutes of a program is forgotten in the course of some
 //! thousand faults.
+//!
+//! A tier that was slow for a moment is one that nothing is sent to, and so is not measured any
+//! more. Where there are no faults for a while the figure goes back to the estimate, or that moment
+//! would count for good. (Redis waited long for what was in zstd while it was loaded. That
+//! tier had 131 us then and until the end, when lz4 had 20, and nothing went there any more.)
 
 /// Faults that the present figure is worth: as many new ones move it half way.
 const WORTH_FAULTS: f64 = 500.0;
 /// Faults that the first estimate is worth.
 const ESTIMATE_FAULTS: f64 = 100.0;
+
+/// Windows without a fault for which the figure stands as it is.
+const QUIET_WINDOWS: u32 = 16;
+/// In every one after that it goes so much of its way to the estimate.
+const FADING: f64 = 0.1;
 
 /// The latency of one tier.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -17,6 +27,8 @@ pub struct Latency {
     ns: f64,
     /// Faults behind the figure, at most [`WORTH_FAULTS`]; 0 before anything was measured.
     behind: f64,
+    /// Windows since the last fault.
+    quiet: u32,
     /// Counters when they were last read.
     faults: u64,
     total_ns: u64,
@@ -36,6 +48,11 @@ impl Latency {
         if self.behind <= ESTIMATE_FAULTS && faults as f64 == new {
             // Nothing was measured before: the estimate may change from window to window.
             (self.ns, self.behind) = (estimate_ns.max(0.0), ESTIMATE_FAULTS);
+        }
+        self.quiet = if new > 0.0 { 0 } else { self.quiet.saturating_add(1) };
+        if self.quiet > QUIET_WINDOWS {
+            self.ns += (estimate_ns.max(0.0) - self.ns) * FADING;
+            self.behind += (ESTIMATE_FAULTS - self.behind).min(0.0) * FADING;
         }
         if new > 0.0 {
             let share = new / (new + self.behind);
@@ -79,5 +96,26 @@ mod tests {
         assert!((after - slow).abs() < 0.02 * slow, "{after}");
         // Another runtime's counters begin anew.
         assert_eq!(tier.observe(0, 0, 7_000.0), 7_000.0);
+    }
+
+    #[test]
+    fn a_tier_that_was_slow_once_is_given_another_chance() {
+        let mut tier = Latency::default();
+        let (faults, total) = (1_000, 1_000 * 131_000);
+        let slow = tier.observe(faults, total, 30_000.0);
+        assert!(slow > 120_000.0, "{slow}");
+        for _ in 0..QUIET_WINDOWS {
+            assert_eq!(tier.observe(faults, total, 30_000.0), slow, "for a while it is believed");
+        }
+        let mut before = slow;
+        for _ in 0..60 {
+            let ns = tier.observe(faults, total, 30_000.0);
+            assert!(ns < before && ns > 30_000.0, "{ns}");
+            before = ns;
+        }
+        assert!(before < 30_500.0, "{before}");
+        // And what is measured then counts as after a first estimate.
+        let ns = tier.observe(faults + 100, total + 100 * 50_000, 30_000.0);
+        assert!((39_000.0..41_000.0).contains(&ns), "{ns}");
     }
 }
