@@ -90,7 +90,7 @@ mod tests {
         }
         let slow = tier.observe(faults, total, 5_000.0);
         assert!(slow > 47_000.0, "{slow}: half the way in each of four windows");
-        // Without faults nothing is forgotten, and few of them say little.
+        // In a window without faults nothing is forgotten, and few of them say little.
         assert_eq!(tier.observe(faults, total, 5_000.0), slow);
         let after = tier.observe(faults + 5, total + 5 * 5_000, 5_000.0);
         assert!((after - slow).abs() < 0.02 * slow, "{after}");

@@ -112,9 +112,9 @@ pub struct Stats {
     pub waking_ns: AtomicU64,
     /// What waking takes now, for a fault.
     pub fault_overhead_ns: AtomicU64,
-    /// What it took at start, in a loop, and what filling a page took there.
+    /// What it took at start, in a loop.
     pub waking_at_start_ns: AtomicU64,
-    /// See there.
+    /// What filling a page took there.
     pub filling_at_start_ns: AtomicU64,
     /// Forked children whose missing pages are still being filled in.
     pub children_pending: AtomicU64,

@@ -274,6 +274,7 @@ impl Application {
     // ---- report -> plan --------------------------------------------------------------------
 
     fn plan(&mut self, report: &Report) -> (Option<Plan>, Vec<PlanEntry>) {
+        self.trials.observe(&report.tiers);
         let averages = self.averages(report);
         let regions: Vec<RegionView> =
             report.regions.iter().map(|r| self.view(r, report.window, &averages)).collect();
@@ -363,12 +364,11 @@ impl Application {
         }
     }
 
-    /// What each tier costs: as measured, or as estimated from a sample of the application's own
-    /// pages until there is enough to measure.
+    /// What each tier costs: its latency as measured, or as estimated until there is enough to
+    /// measure; its ratio by trials.
     fn costs(&mut self, report: &Report) -> Vec<TierCost> {
         let config = &self.shared.config;
         self.latencies.resize(report.tiers.len(), Latency::default());
-        self.trials.observe(&report.tiers);
         let mut costs = vec![TierCost::dram(config.dram().usd_per_gib_month)];
         let tiers = config.tiers.iter().zip(&report.tiers);
         for (tier, ((spec, t), latency)) in tiers.zip(&mut self.latencies).enumerate() {

@@ -91,6 +91,7 @@ fn every_message_survives_the_wire() {
             ..Default::default()
         }],
         rss_bytes: 1,
+        waking_ns: 11,
         fault_overhead_ns: 12,
         given_up_pages: 13,
         reused_pages: 14,
