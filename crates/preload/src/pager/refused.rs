@@ -13,9 +13,13 @@
 //! threads unmap without pause there hardly ever is such a moment, so each serves all that was
 //! looked at before it and waits ([`Seen`]); and no more than fits into the queue is waited for.
 //!
-//! What was moved there is known (`order.rs`). What has grown into the range in place nobody tells
-//! of, but it can mostly be told from what has stayed ([`Pager::can_have_stayed`]); what cannot is
-//! taken for grown, since a program that shrinks and grows a mapping is an ordinary one
+//! Where something was moved to a place that nothing else has freed, the unmapping took place
+//! ([`Pager::has_made_room`]).
+//!
+//! What was moved there is known (`order.rs`), but for what it has grown by on its way: what lies
+//! behind it and moves on with it is taken for that. What has grown into the range in place nobody
+//! tells of, but it can mostly be told from what has stayed ([`Pager::can_have_stayed`]); what
+//! cannot is taken for grown, since a program that shrinks and grows a mapping is an ordinary one
 //! (`realloc`): a call that is refused over the end of a mapping of which no page of that end is in
 //! memory.
 
@@ -78,6 +82,9 @@ impl Pager {
         // What has moved on meanwhile was there, too.
         if seen != Seen::Over {
             self.read_all();
+        }
+        if self.has_made_room(said) {
+            return vec![part];
         }
         stayed.extend(self.moved_since(part, said));
         if seen == Seen::Mapped {
@@ -154,21 +161,29 @@ impl Pager {
     }
 
     /// What waiting events move away from a part of what is said to be unmapped before them: what
-    /// moves on was there, unless it has come since, by a move or by growing.
+    /// moves on was there, unless it has come since.
     fn moved_since(&self, part: Range, said: Range) -> Vec<Range> {
-        let some = |(a, b): Range| (a.max(part.0), b.min(part.1));
-        let (mut come, mut left) = (Vec::new(), Vec::new());
-        for event in self.queue.waiting() {
-            let Event::Remap { from, to, len } = event else { continue };
-            let moved = some((from, from + len));
-            let was_there = from >= said.0 || from + len > said.1 && self.is_kept(said.1);
-            if moved.0 < moved.1 && was_there && !self.has_arrived(moved) {
-                left.extend(without(moved, &mut come));
-            }
-            come.push(some((to, to + len)));
-            come.retain(|(a, b)| a < b);
-        }
-        left
+        let was_there = |(from, end): Range| {
+            let moved = (from.max(part.0), end.min(part.1));
+            (from >= said.0 || end > said.1 && self.is_kept(said.1)) && !self.has_arrived(moved)
+        };
+        let waiting: Vec<Event> = self.queue.waiting().collect();
+        moved_by(&waiting, part, was_there)
+    }
+
+    /// Whether what is said to be unmapped was, all of it: waiting events have moved something to a
+    /// page that was registered, and nothing else has made room for it.
+    fn has_made_room(&self, said: Range) -> bool {
+        let waiting: Vec<Event> = self.queue.waiting().collect();
+        waiting.iter().filter_map(coming_to).any(|(to, end)| {
+            let page = to.max(said.0);
+            let is_known = || {
+                let region = self.rt.table.get(page);
+                region.is_some_and(|region| region.is_registered(page_index(page)))
+            };
+            let is_there = || self.uffd.is_registered(page, PAGE, self.rt.unreadable) != Ok(false);
+            page < end.min(said.1) && is_known() && were_all_freed(&waiting, page, is_there())
+        })
     }
 
     /// What waiting events unmap of a part in which something was mapped when this one was read. It
@@ -225,6 +240,61 @@ impl Pager {
     }
 }
 
+/// Where a move puts what it moves, as far as its event tells: by what the mapping has grown on its
+/// way is not in it.
+fn coming_to(event: &Event) -> Option<Range> {
+    match *event {
+        Event::Remap { to, len, .. } => Some((to, to + len)),
+        _ => None,
+    }
+}
+
+/// What of `part` is moved away by events that no other has moved there, where `was_there` says of
+/// what an event moves that it was there before them all. What lies behind something that has come
+/// and moves on with it is what that has grown by: a move is of one mapping.
+fn moved_by(waiting: &[Event], part: Range, was_there: impl Fn(Range) -> bool) -> Vec<Range> {
+    let (mut come, mut left): (Vec<Range>, Vec<Range>) = (Vec::new(), Vec::new());
+    for event in waiting {
+        let Event::Remap { from, len, .. } = *event else { continue };
+        let end = from + len;
+        let moved = (from.max(part.0), end.min(part.1));
+        if moved.0 < moved.1 && was_there((from, end)) {
+            let grown = |&(a, b): &Range| (a, if a < end && from <= b { b.max(end) } else { b });
+            let mut come: Vec<Range> = come.iter().map(grown).collect();
+            left.extend(without(moved, &mut come));
+        }
+        come.extend(coming_to(event));
+    }
+    left
+}
+
+/// Whether a registered page must have gone away beside what `waiting` events tell: they move
+/// something to it as often as they may have taken something from it, what is there now included.
+/// In whatever order they were, that is once more than they have made room for.
+fn were_all_freed(waiting: &[Event], page: u64, is_there: bool) -> bool {
+    let holds = |(a, b): Range| (a..b).contains(&page);
+    let come = waiting.iter().filter_map(coming_to).filter(|&to| holds(to)).count();
+    let mut moved: Vec<Range> = Vec::new();
+    let mut taken = usize::from(is_there);
+    for event in waiting {
+        match *event {
+            Event::Remap { from, len, .. } if holds((from, from + len)) => {
+                moved.push((from, from + len));
+                taken += 1;
+            }
+            // The unmapping of what a move has left takes nothing.
+            Event::Unmap { start, end, .. } if holds((start, end)) => {
+                match moved.iter().position(|&range| range == (start, end)) {
+                    Some(n) => drop(moved.swap_remove(n)),
+                    None => taken += 1,
+                }
+            }
+            _ => {}
+        }
+    }
+    taken <= come
+}
+
 /// A range without some others.
 fn without(part: Range, others: &mut [Range]) -> Vec<Range> {
     others.sort_unstable();
@@ -245,6 +315,45 @@ fn without(part: Range, others: &mut [Range]) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn moves(from: u64, to: u64, len: u64) -> [Event; 2] {
+        let seen = Seen::Nothing;
+        [Event::Remap { from, to, len }, Event::Unmap { start: from, end: from + len, seen }]
+    }
+
+    #[test]
+    fn what_has_come_and_grown_on_its_way_was_not_there() {
+        // Five pages come, are seven by then, and move on.
+        let waiting = [moves(100, 20, 5), moves(20, 50, 7)].concat();
+        assert_eq!(moved_by(&waiting, (18, 30), |_| true), []);
+        // As two: what it has grown by moves on after it, or before.
+        let waiting = [moves(100, 20, 5), moves(20, 50, 5), moves(25, 60, 2)].concat();
+        assert_eq!(moved_by(&waiting, (18, 30), |_| true), []);
+        // What lies before it was there, and so was what lies apart.
+        let waiting = [moves(100, 20, 5), moves(18, 50, 7), moves(27, 60, 2)].concat();
+        assert_eq!(moved_by(&waiting, (18, 30), |_| true), [(18, 20), (27, 29)]);
+        assert_eq!(moved_by(&waiting, (18, 30), |_| false), []);
+        assert_eq!(moved_by(&moves(10, 50, 30), (18, 30), |_| true), [(18, 30)]);
+    }
+
+    #[test]
+    fn what_comes_to_a_page_needs_room_there() {
+        let there = |waiting: &[Event]| [true, false].map(|is| were_all_freed(waiting, 22, is));
+        // Nothing has come; something has and is there, or has moved on.
+        assert_eq!(there(&[]), [false, true]);
+        assert_eq!(there(&moves(100, 20, 5)), [true, true]);
+        assert_eq!(there(&[moves(100, 20, 5), moves(20, 50, 7)].concat()), [false, true]);
+        // Something else has made room for it, and be it told later.
+        let seen = Seen::Nothing;
+        let unmapped = vec![Event::Unmap { start: 22, end: 23, seen }];
+        let came = moves(100, 20, 5).to_vec();
+        assert_eq!(there(&[unmapped.clone(), came.clone()].concat()), [false, true]);
+        assert_eq!(there(&[came.clone(), unmapped].concat()), [false, true]);
+        // The unmapping that belongs to a move is told once.
+        let twice = Event::Unmap { start: 20, end: 27, seen };
+        let waiting = [came, moves(20, 50, 7).to_vec(), vec![twice]].concat();
+        assert_eq!(there(&waiting), [false, false]);
+    }
 
     #[test]
     fn what_stayed_is_left_out() {

@@ -83,6 +83,11 @@ const KEPT: &[(u64, &str)] = &[
         "a page that the kernel moved without saying so was voided, and lay in the slot still when \
          it was to go there once more",
     ),
+    (
+        21_168_513,
+        "a mapping that had moved to where another was unmapped, larger than before, and moved on: \
+         the part it grew by passed for what had stayed, and brought the other's page along",
+    ),
 ];
 
 /// Whether this seed is kept for what it found.
