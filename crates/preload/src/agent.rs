@@ -304,24 +304,31 @@ fn calibrate(rt: &'static Runtime) {
     if rt.uffd.register_missing(scratch, len).is_err() {
         return;
     }
-    let mut whole: Vec<u64> = (0..CALIBRATION_FAULTS)
-        .map(|i| {
-            let start = thread::now_ns();
-            memory::touch_for_write(scratch + i * PAGE_BYTES as u64);
-            thread::now_ns() - start
-        })
-        .collect();
-    let service = stats::get(&rt.stats.stalled_ns) / CALIBRATION_FAULTS;
+    let stalled = || stats::get(&rt.stats.stalled_ns);
+    let times = |i: u64| {
+        let (start, stalled_before) = (thread::now_ns(), stalled());
+        memory::touch_for_write(scratch + i * PAGE_BYTES as u64);
+        let whole = thread::now_ns() - start;
+        // The pager counts what it has served as soon as it has filled the page. On one CPU it has
+        // done so when this thread goes on; where that was before, the next fault seems longer.
+        (whole, stalled() - stalled_before)
+    };
+    let (whole, services): (Vec<u64>, Vec<u64>) = (0..CALIBRATION_FAULTS).map(times).unzip();
     let _ = rt.uffd.unregister(scratch, len);
     memory::release(scratch, len);
-    whole.sort_unstable();
-    let median = whole[whole.len() / 2];
-    let waking = median.saturating_sub(service);
+    // (The first ones are of a kernel that has to find its way; means would tell mostly of them.)
+    let (whole, service) = (median(whole), median(services));
+    let waking = whole.saturating_sub(service);
     rt.stats.waking_at_start_ns.store(waking, Ordering::Relaxed);
     rt.stats.filling_at_start_ns.store(service, Ordering::Relaxed);
     rt.stats.fault_overhead_ns.store(waking, Ordering::Relaxed);
     rt.stats.stalled_ns.store(0, Ordering::Relaxed);
     rt.stats.zero_faults.store(0, Ordering::Relaxed);
+}
+
+fn median(mut times: Vec<u64>) -> u64 {
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 struct Agent {

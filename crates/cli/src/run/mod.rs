@@ -30,6 +30,7 @@ mod limits;
 mod memory_limit;
 mod pageout;
 mod pressure;
+mod queued;
 mod reason;
 mod recording;
 mod session;

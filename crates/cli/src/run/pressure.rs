@@ -7,11 +7,17 @@
 
 use std::time::Instant;
 
+use super::queued::Queued;
 use terrace_core::plan::Measured;
 use terrace_core::wire::Report;
 
 /// Least running time that a program is taken to have, as a share of one thread's.
 const RUNNING_MIN: f64 = 0.2;
+
+/// Least share of the processor time of Terrace's that counts as wanted, by the share of the
+/// machine's processors that are busy: what runs on another processor takes nothing but caches and
+/// bandwidth, and sometimes half of a core.
+const BESIDE: f64 = 0.25;
 
 /// A tick of `/proc`, in nanoseconds: `USER_HZ` is 100 on every Linux that Terrace runs on.
 const TICK_NS: u64 = 10_000_000;
@@ -20,6 +26,7 @@ const TICK_NS: u64 = 10_000_000;
 pub(super) struct Meter {
     pid: u32,
     last: Option<Reading>,
+    queued: Queued,
 }
 
 /// Clocks that only run forward.
@@ -35,7 +42,7 @@ struct Reading {
 
 impl Meter {
     pub(super) fn new(pid: u32) -> Meter {
-        Meter { pid, last: None }
+        Meter { pid, last: None, queued: Queued::new(pid) }
     }
 
     /// Closes a window: `planner_cpu_ns` is the planner's processor time so far, `before` the
@@ -48,6 +55,7 @@ impl Meter {
         before: Option<(&Report, u64)>,
     ) -> Option<Measured> {
         let now = self.read()?;
+        let queued_ns = self.queued.since_last_ns();
         let last = self.last.replace(now)?;
         let (before, planner_before) = before?;
         let since = |now: u64, then: u64| now.saturating_sub(then) as f64;
@@ -62,11 +70,12 @@ impl Meter {
         let cpu_ns = (runtime_ns - service_ns).max(0.0) + since(planner_cpu_ns, planner_before);
         let own_ns = (since(now.process_ns, last.process_ns) - runtime_ns).max(0.0);
         let all = since(now.all, last.all);
+        let busy = if all > 0.0 { since(now.busy, last.busy) / all } else { 1.0 };
         Some(Measured {
             running_ns: own_ns.max(RUNNING_MIN * wall_ns),
             stalled_ns,
             cpu_ns,
-            contention: if all > 0.0 { since(now.busy, last.busy) / all } else { 1.0 },
+            contention: contention(busy, cpu_ns, queued_ns),
             faults,
         })
     }
@@ -77,6 +86,16 @@ impl Meter {
         let (busy, all) = machine_ticks(&machine)?;
         let process_ns = process_ticks(&process)? * TICK_NS;
         Some(Reading { at: Instant::now(), process_ns, busy, all })
+    }
+}
+
+/// Share of the processor time `cpu_ns` of Terrace's that the application would have used, where
+/// its threads were kept waiting for a processor for `queued_ns`, if that is known, and a share of
+/// `busy` of all processors was in use.
+fn contention(busy: f64, cpu_ns: f64, queued_ns: Option<f64>) -> f64 {
+    match queued_ns {
+        Some(queued_ns) if cpu_ns > 0.0 => (queued_ns / cpu_ns).clamp(BESIDE * busy, busy),
+        _ => busy,
     }
 }
 
@@ -119,6 +138,17 @@ mod tests {
         let machine = "cpu  100 0 50 700 100 10 20 20 5 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
         assert_eq!(machine_ticks(machine), Some((200, 1_000)));
         assert_eq!(machine_ticks("cpu 1 2"), None);
+    }
+
+    #[test]
+    fn what_kept_nobody_waiting_was_not_taken() {
+        // Nobody knows; nothing to share out.
+        assert_eq!(contention(0.6, 1e8, None), 0.6);
+        assert_eq!(contention(0.6, 0.0, Some(1e6)), 0.6);
+        // Threads waited for a third of what Terrace took, for more than that, for nothing.
+        assert_eq!(contention(0.6, 1e8, Some(3e7)), 0.3);
+        assert_eq!(contention(0.6, 1e8, Some(3e9)), 0.6);
+        assert_eq!(contention(0.6, 1e8, Some(0.0)), 0.15);
     }
 
     #[test]
