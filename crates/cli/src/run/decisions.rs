@@ -275,16 +275,19 @@ fn touched(views: &[RegionView], before: Option<&Snapshot>) -> Vec<[u16; WINDOWS
 
 impl Planned {
     fn of(window: u32, plan: &Plan, views: &[RegionView]) -> Planned {
-        let mut moves: BTreeMap<_, (u64, u64)> = BTreeMap::new();
-        for step in &plan.moves {
-            let sum = moves.entry((step.from, step.to)).or_default();
-            let view = &views[step.region as usize];
-            // Down again: only what came back.
-            let pages = if step.from == step.to { view.resident } else { view.pages };
-            *sum = (sum.0 + 1, sum.1 + u64::from(pages));
-        }
-        Planned { window, why: plan.why.to_string(), moves }
+        Planned { window, why: plan.why.to_string(), moves: carried(&plan.moves, views) }
     }
+}
+
+/// Regions that `steps` move, and the pages that movers carry for it, by where from and to.
+fn carried(steps: &[Move], views: &[RegionView]) -> BTreeMap<(TierId, TierId), (u64, u64)> {
+    let mut moves: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+    for step in steps {
+        let sum = moves.entry((step.from, step.to)).or_default();
+        let pages = views[step.region as usize].pages_to_carry(step.to);
+        *sum = (sum.0 + 1, sum.1 + u64::from(pages));
+    }
+    moves
 }
 
 impl Snapshot {
@@ -339,6 +342,25 @@ mod tests {
         };
         let regions = views.iter().map(region).collect();
         Report { window, regions, tiers: vec![TierReport::default()], ..Report::default() }
+    }
+
+    #[test]
+    fn what_a_plan_moves_are_the_pages_that_are_carried() {
+        let down = |resident, cooling, refused| RegionView {
+            pages: 512,
+            resident,
+            cooling,
+            refused,
+            ..RegionView::at(1 << 21, TierId(1))
+        };
+        let views = [down(112, 100, 0), down(112, 0, 51), down(512, 0, 0)];
+        let step = |region, to| Move { region, id: 0, from: TierId(1), to: TierId(to) };
+        // Down again goes what has cooled and was not refused; elsewhere what is in the tier, too.
+        let moved = |steps: &[Move]| carried(steps, &views).into_values().next();
+        assert_eq!(moved(&[step(0, 1)]), Some((1, 12)));
+        assert_eq!(moved(&[step(0, 1), step(1, 1)]), Some((2, 12 + 9)));
+        assert_eq!(moved(&[step(0, 2)]), Some((1, 412)));
+        assert_eq!(moved(&[step(0, 0), step(2, 0)]), Some((2, 400)));
     }
 
     /// Regions in the order in which a program found them, which is not that of addresses.
