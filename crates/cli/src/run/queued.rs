@@ -2,7 +2,9 @@
 //!
 //! Whatever takes processor time from a thread that wants it keeps it waiting there: the
 //! application's other threads, other programs, and Terrace. So what Terrace took is no more than
-//! that, however much it used: on processors that nobody wanted it took nothing.
+//! that, however much it used: on processors that nobody wanted it took nothing. (A thread that was
+//! given its page waits there for the pager to leave the processor, too. That is counted as part
+//! of the fault already, and here once more.)
 
 use std::collections::BTreeMap;
 use std::path::Path;

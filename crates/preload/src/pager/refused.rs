@@ -177,12 +177,9 @@ impl Pager {
         let waiting: Vec<Event> = self.queue.waiting().collect();
         waiting.iter().filter_map(coming_to).any(|(to, end)| {
             let page = to.max(said.0);
-            let is_known = || {
-                let region = self.rt.table.get(page);
-                region.is_some_and(|region| region.is_registered(page_index(page)))
-            };
             let is_there = || self.uffd.is_registered(page, PAGE, self.rt.unreadable) != Ok(false);
-            page < end.min(said.1) && is_known() && were_all_freed(&waiting, page, is_there())
+            let was_there = page < end.min(said.1) && self.is_known(page);
+            was_there && were_all_freed(&waiting, page, is_there())
         })
     }
 
@@ -220,11 +217,15 @@ impl Pager {
         mapping.0 >= said.0 && is_cut_off != [true, true] || self.is_any_present(run) || goes_on
     }
 
+    /// Whether a page is registered by our books.
+    fn is_known(&self, page: u64) -> bool {
+        let region = self.rt.table.get(page);
+        region.is_some_and(|region| region.is_registered(page_index(page)))
+    }
+
     /// Whether a page was registered all the time: by our books, and no unmapping of it waits.
     fn is_kept(&self, page: u64) -> bool {
-        let region = self.rt.table.get(page);
-        let is_registered = region.is_some_and(|region| region.is_registered(page_index(page)));
-        is_registered && !self.queue.unmaps(page)
+        self.is_known(page) && !self.queue.unmaps(page)
     }
 
     fn is_any_present(&self, run: Range) -> bool {
@@ -327,8 +328,11 @@ mod tests {
         let waiting = [moves(100, 20, 5), moves(20, 50, 7)].concat();
         assert_eq!(moved_by(&waiting, (18, 30), |_| true), []);
         // As two: what it has grown by moves on after it, or before.
-        let waiting = [moves(100, 20, 5), moves(20, 50, 5), moves(25, 60, 2)].concat();
-        assert_eq!(moved_by(&waiting, (18, 30), |_| true), []);
+        for [a, b] in [[(20, 50, 5), (25, 60, 2)], [(25, 60, 2), (20, 50, 5)]] {
+            let on = |(from, to, len)| moves(from, to, len);
+            let waiting = [moves(100, 20, 5), on(a), on(b)].concat();
+            assert_eq!(moved_by(&waiting, (18, 30), |_| true), []);
+        }
         // What lies before it was there, and so was what lies apart.
         let waiting = [moves(100, 20, 5), moves(18, 50, 7), moves(27, 60, 2)].concat();
         assert_eq!(moved_by(&waiting, (18, 30), |_| true), [(18, 20), (27, 29)]);
