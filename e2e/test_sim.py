@@ -32,7 +32,7 @@ COLUMNS = {
     *("window", "time_ms", "pid", "region", "pages", "resident", "resident_at_open", "tier"),
     *("samples", "hits", "faults", "touched", "stored_bytes", "running_ns", "stalled_ns"),
     *("cpu_ns", "contention", "moved_pages", "ahead_pages", "managed_bytes", "overhead_bytes"),
-    *("tco_saved", "move_to", "ratio_1", "ratio_2", "ratio_3"),
+    *("tco_saved", "served_faults", "move_to", "ratio_1", "ratio_2", "ratio_3"),
 }
 
 

@@ -34,5 +34,6 @@ pub mod run;
 pub mod say;
 pub mod sim;
 pub mod status;
+mod threads;
 pub mod tiers;
 pub mod trace;

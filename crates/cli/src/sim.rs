@@ -255,7 +255,7 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
         replay::machine(&base, costs, &spent)
     };
     let live_loads = replay::loads(&trace, &from, &spent, args.warm_up)?;
-    let live = replay::live(&trace, &live_loads).filter(|_| args.tiers.is_none());
+    let live = replay::live(&trace, &live_loads, &spent).filter(|_| args.tiers.is_none());
     let loads = match args.sample {
         1 => live_loads,
         n => {

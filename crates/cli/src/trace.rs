@@ -75,6 +75,8 @@ pub struct ProcessWindow {
     pub moved_pages: u32,
     /// Pages that came home along with another one's fault.
     pub ahead_pages: u32,
+    /// Faults from tiers that threads waited for; 0 in traces that do not say.
+    pub served_faults: u32,
     /// What would be resident without Terrace.
     pub managed_bytes: u64,
     /// DRAM that Terrace takes, pools aside.
@@ -282,9 +284,12 @@ pub(crate) const COLUMNS: &[(&str, &str)] = &[
     ("overhead_bytes", "int64 overhead_bytes (INTEGER(64,false))"),
     ("tco_saved", "float tco_saved"),
     (POOL_COLUMN, "int64 pool_bytes (INTEGER(64,false))"),
+    (SERVED_COLUMN, "int32 served_faults (INTEGER(32,false))"),
 ];
-/// A column that older traces lack.
+/// Columns that older traces lack.
 pub(crate) const POOL_COLUMN: &str = "pool_bytes";
+/// See [`POOL_COLUMN`].
+pub(crate) const SERVED_COLUMN: &str = "served_faults";
 /// The only column beside the ratios in which a row may have nothing.
 pub(crate) const TO_COLUMN: &str = "move_to";
 

@@ -54,6 +54,21 @@ pub struct Clock {
     /// What threads waited for pages by what they usually do; 0 counts as 1, where that is not
     /// known.
     pub slower: f64,
+    /// Share of the touched pages that came home by a fault of their own, above 0 to 1; the others
+    /// were there already, brought along by the fault of a scan. 0 counts as 1, where that is not
+    /// known.
+    pub fault_share: f64,
+}
+
+impl Clock {
+    /// [`Clock::fault_share`] with what is not known filled in.
+    pub fn share_that_faults(&self) -> f64 {
+        if self.fault_share > 0.0 {
+            self.fault_share.min(1.0)
+        } else {
+            1.0
+        }
+    }
 }
 
 /// What pools take beside what they store. Every class of sizes has a chain of pages that is not
@@ -119,8 +134,6 @@ pub struct Load {
     pub clocks: Vec<Clock>,
     /// Its regions, in the order of their first windows.
     pub areas: Vec<Area>,
-    /// Share of the pages that came home which did so by a fault of their own, 0 to 1.
-    pub fault_share: f64,
     /// What its pools take beside what they store.
     pub gaps: Gaps,
     /// The first of its windows that counts, from 0: in those before a policy learns what there is.

@@ -33,7 +33,7 @@
 use crate::body::Body;
 use crate::cost::TierCost;
 use crate::degrees::{Degrees, CLASSES};
-use crate::load::Area;
+use crate::load::{Area, Clock};
 use crate::plan::Ratios;
 use crate::sim::{self, Machine, COOLING_MAX};
 use crate::tier::{TierId, MAX_TIERS};
@@ -134,8 +134,6 @@ struct Course<'a> {
     usd_per_page: [f64; MAX_TIERS],
     degrees: &'a Degrees,
     refused: f64,
-    /// Share of the pages coming home that fault themselves.
-    fault_share: f64,
     cooling: usize,
     /// Priced time of one page moved.
     move_usd: f64,
@@ -151,6 +149,8 @@ struct Step {
     pages: f64,
     /// Share of each class that is touched.
     touched: [f64; CLASSES],
+    /// Share of those coming home that fault themselves.
+    fault_share: f64,
     /// Share of each class that is left of the window before.
     left: f64,
     /// Pages added, to each class alike.
@@ -161,7 +161,6 @@ struct Step {
 pub struct Past<'a> {
     machine: &'a Machine,
     degrees: &'a Degrees,
-    fault_share: f64,
     area: &'a Area,
     steps: Vec<Step>,
     /// It is not there when the first of these windows begins.
@@ -170,17 +169,17 @@ pub struct Past<'a> {
 
 impl<'a> Past<'a> {
     /// Of `area`; `windows` is where to begin and end, by the windows' numbers; `degrees` and
-    /// `fault_share` as in [`crate::load::Load`].
+    /// `clocks` as in [`crate::load::Load`] (a window that has none is like any other).
     pub fn of(
         machine: &'a Machine,
         degrees: &'a Degrees,
-        fault_share: f64,
+        clocks: &[Clock],
         area: &'a Area,
         windows: core::ops::Range<usize>,
     ) -> Past<'a> {
-        let steps = steps(area, degrees, &windows);
+        let steps = steps(area, degrees, clocks, &windows);
         let is_born = area.first > windows.start;
-        Past { machine, degrees, fault_share, area, steps, is_born }
+        Past { machine, degrees, area, steps, is_born }
     }
 
     /// At each price: what is least and what is found.
@@ -210,7 +209,12 @@ impl<'a> Past<'a> {
 }
 
 /// What happens to a region in these windows; nothing where it comes later.
-fn steps(area: &Area, degrees: &Degrees, windows: &core::ops::Range<usize>) -> Vec<Step> {
+fn steps(
+    area: &Area,
+    degrees: &Degrees,
+    clocks: &[Clock],
+    windows: &core::ops::Range<usize>,
+) -> Vec<Step> {
     let mut steps = Vec::with_capacity(windows.len());
     let mut before = f64::from(area.pages_in(area.first));
     for window in area.first..windows.end {
@@ -220,6 +224,7 @@ fn steps(area: &Area, degrees: &Degrees, windows: &core::ops::Range<usize>) -> V
             steps.push(Step {
                 pages: now,
                 touched: degrees.touched(share),
+                fault_share: clocks.get(window).map_or(1.0, Clock::share_that_faults),
                 left: if before > 0.0 { (now / before).min(1.0) } else { 1.0 },
                 added: (now - before).max(0.0),
             });
@@ -231,7 +236,7 @@ fn steps(area: &Area, degrees: &Degrees, windows: &core::ops::Range<usize>) -> V
 
 impl<'a> Course<'a> {
     fn new(past: &'a Past, price: f64) -> Course<'a> {
-        let Past { machine, degrees, fault_share, area, ref steps, .. } = *past;
+        let Past { machine, degrees, area, ref steps, .. } = *past;
         let ratios: Ratios = area.ratios;
         let mut usd_per_page = [0.0; MAX_TIERS];
         for (tier, usd) in usd_per_page.iter_mut().enumerate().take(machine.tiers.len()) {
@@ -241,7 +246,6 @@ impl<'a> Course<'a> {
             usd_per_page,
             degrees,
             refused: f64::from(area.refused),
-            fault_share,
             cooling: machine.waits(),
             move_usd: price * machine.move_ns * machine.contention,
             machine,
@@ -259,11 +263,11 @@ impl<'a> Course<'a> {
         values.clear();
         values.resize(self.steps.len() + 1, [Values::ZERO; CLASSES]);
         for window in (0..self.steps.len()).rev() {
-            let touched = self.steps[window].touched;
-            for (class, &touched) in touched.iter().enumerate().take(self.degrees.classes()) {
+            let step = &self.steps[window];
+            for (class, &touched) in step.touched.iter().enumerate().take(self.degrees.classes()) {
                 // What goes at the start of the next window costs nothing from there on.
                 let then = values[window + 1][class].times(self.left_after(window));
-                values[window][class] = self.before(&then, touched);
+                values[window][class] = self.before(&then, touched, step.fault_share);
             }
         }
     }
@@ -273,8 +277,9 @@ impl<'a> Course<'a> {
         self.steps.get(window + 1).map_or(1.0, |step| step.left)
     }
 
-    /// Values at a window's start from those at its end, for pages of which a share is touched.
-    fn before(&self, then: &Values, touched: f64) -> Values {
+    /// Values at a window's start from those at its end, for pages of which a share is touched, and
+    /// of those in tiers a share of that faults.
+    fn before(&self, then: &Values, touched: f64, fault_share: f64) -> Values {
         let tiers = self.tiers();
         let away = self.move_usd + then.best_tier(tiers);
         let free = then.home[0].min(away);
@@ -289,7 +294,7 @@ impl<'a> Course<'a> {
         for tier in 1..tiers {
             let half = touched / 2.0;
             let money = (1.0 - half) * self.usd_per_page[tier] + half * self.usd_per_page[0];
-            let stall = touched * self.fault_share * self.fault_ns(tier);
+            let stall = touched * fault_share * self.fault_ns(tier);
             let stays = then.tier[tier].min(away).min(back);
             let later = touched * came + (1.0 - touched) * stays;
             now.tier[tier] = money + self.price * stall + later;
@@ -370,7 +375,7 @@ impl<'a> Course<'a> {
             let tier = body.tier.index();
             point.tco +=
                 home * self.usd_per_page[0] + (body.pages() - home) * self.usd_per_page[tier];
-            point.lost_ns += came * self.fault_share * self.fault_ns(tier);
+            point.lost_ns += came * happens.fault_share * self.fault_ns(tier);
             if window + 1 < self.steps.len() {
                 let moved = step(body, window);
                 point.moved_pages += moved;

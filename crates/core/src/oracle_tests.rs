@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::cost::TierCost;
 use crate::degrees::Degrees;
-use crate::load::Area;
+use crate::load::{Area, Clock};
 use crate::oracle::{bound, prices, reached, Past, Point};
 use crate::plan::{Move, Plan, Policy, Ratios, RegionView, Why};
 use crate::sim::{Machine, Simulation};
@@ -53,15 +53,16 @@ impl Policy for Script {
 }
 
 /// Money and lost time of every script, in the simulation.
-fn all(machine: &Machine, degrees: &Degrees, area: &Area) -> Vec<(f64, f64)> {
+fn all(machine: &Machine, degrees: &Degrees, clocks: &[Clock], area: &Area) -> Vec<(f64, f64)> {
     let one = |script: usize| {
         let mut policy = Script(script);
         let mut simulation = Simulation::new(machine.clone(), &[]).with_degrees(degrees.clone());
         simulation.grow(&area.pages[..1]);
         simulation.describe(0, area.id, f64::from(area.refused), area.ratios);
         let (mut tco, mut lost) = (0.0, 0.0);
-        for (&pages, &touched) in area.pages.iter().zip(&area.touched) {
+        for (at, (&pages, &touched)) in area.pages.iter().zip(&area.touched).enumerate() {
             simulation.set_pages(0, pages);
+            simulation.next(&clocks.get(area.first + at).copied().unwrap_or_default());
             let outcome = simulation.window(&[touched], 1e9, |_, _| 0, &mut policy);
             tco += outcome.tco;
             lost += outcome.stalled_ns + outcome.taken_ns;
@@ -73,8 +74,14 @@ fn all(machine: &Machine, degrees: &Degrees, area: &Area) -> Vec<(f64, f64)> {
 }
 
 /// It begins at home, as in the simulation: a region of which window 0 knows nothing.
-fn points(machine: &Machine, degrees: &Degrees, area: &Area) -> Vec<Point> {
-    Past::of(machine, degrees, 1.0, area, 0..WINDOWS + 1).best(&prices(&machine.tiers, 24))
+fn points(machine: &Machine, degrees: &Degrees, clocks: &[Clock], area: &Area) -> Vec<Point> {
+    Past::of(machine, degrees, clocks, area, 0..WINDOWS + 1).best(&prices(&machine.tiers, 24))
+}
+
+/// Windows in which so much of what comes home faults itself.
+fn clocks() -> impl Strategy<Value = Vec<Clock>> {
+    let of = |fault_share| Clock { fault_share, ..Clock::default() };
+    proptest::collection::vec((0.0f64..1.0).prop_map(of), WINDOWS + 1)
 }
 
 fn area(pages: Vec<u16>, touched: Vec<f32>, refused: f32) -> Area {
@@ -104,12 +111,12 @@ proptest! {
         pages in pages(), touched in touched(),
         unevenness in prop_oneof![Just(0.0), 0.0f64..6.0],
         refused in prop_oneof![Just(0.0f32), 0.0f32..1.0],
-        cooling in 0usize..4, contention in 0.0..1.0,
+        cooling in 0usize..4, contention in 0.0..1.0, clocks in clocks(),
     ) {
         let (machine, degrees) = (machine(cooling, contention), Degrees::of(unevenness));
         let area = area(pages, touched, refused);
-        let points = points(&machine, &degrees, &area);
-        let all = all(&machine, &degrees, &area);
+        let points = points(&machine, &degrees, &clocks, &area);
+        let all = all(&machine, &degrees, &clocks, &area);
         let scale = 1e-9 * (1.0 + all[0].0);
         for point in &points {
             let least = least(&all, point.price);
@@ -135,17 +142,17 @@ proptest! {
         pages in pages(), touched in touched(),
         unevenness in prop_oneof![Just(0.0), 0.0f64..6.0],
         refused in prop_oneof![Just(0.0f32), 0.0f32..1.0],
-        cooling in 0usize..4, contention in 0.0..1.0,
+        cooling in 0usize..4, contention in 0.0..1.0, clocks in clocks(),
     ) {
         let (machine, degrees) = (machine(cooling, contention), Degrees::of(unevenness));
         let area = area(pages, touched, refused);
-        let all = all(&machine, &degrees, &area);
+        let all = all(&machine, &degrees, &clocks, &area);
         let digits: usize = (0..WINDOWS as u32 - 1).map(|n| 4usize.pow(n)).sum();
         let kept: Vec<(f64, f64)> = (0..3).map(|tier| all[tier * digits]).collect();
         let scale = 1e-9 * (1.0 + all[0].0);
         let windows = 0..WINDOWS + 1;
         let prices = prices(&machine.tiers, 24);
-        for point in Past::of(&machine, &degrees, 1.0, &area, windows).unmoved(&prices) {
+        for point in Past::of(&machine, &degrees, &clocks, &area, windows).unmoved(&prices) {
             let same = |&(tco, lost): &(f64, f64)| {
                 (tco - point.tco).abs() < scale && (lost - point.lost_ns).abs() < 1e-3
             };
@@ -164,8 +171,8 @@ proptest! {
         let machine = machine(cooling, contention);
         let touched = all_or_nothing.iter().map(|&all| if all { 512.0 } else { 0.0 }).collect();
         let area = area(vec![pages; WINDOWS], touched, 0.0);
-        let all = all(&machine, &Degrees::even(), &area);
-        for point in points(&machine, &Degrees::even(), &area) {
+        let all = all(&machine, &Degrees::even(), &[], &area);
+        for point in points(&machine, &Degrees::even(), &[], &area) {
             let least = least(&all, point.price);
             prop_assert!((point.dual - least).abs() <= 1e-9 * least, "{point:?}: {least}");
             let found = point.tco + point.price * point.lost_ns;
@@ -193,8 +200,8 @@ fn what_is_found_is_close_to_the_best() {
             })
             .collect();
         let area = area(vec![512; WINDOWS], touched, 0.0);
-        let all = all(&machine, &Degrees::even(), &area);
-        for point in points(&machine, &Degrees::even(), &area) {
+        let all = all(&machine, &Degrees::even(), &[], &area);
+        for point in points(&machine, &Degrees::even(), &[], &area) {
             found += point.tco + point.price * point.lost_ns;
             best += least(&all, point.price);
             bounds += point.dual;
@@ -210,7 +217,7 @@ fn nothing_to_save_and_no_windows_are_not_an_error() {
     assert!(prices(&[TierCost::dram(0.3)], 8).is_empty());
     let area = area(vec![512; WINDOWS], vec![0.0; WINDOWS], 0.0);
     let (machine, degrees) = (machine(1, 1.0), Degrees::even());
-    let late = Past::of(&machine, &degrees, 1.0, &area, 0..1);
+    let late = Past::of(&machine, &degrees, &[], &area, 0..1);
     let nothing = [Point { price: 1.0, ..Point::default() }];
     assert_eq!((late.best(&[1.0]), late.unmoved(&[1.0])), (nothing.to_vec(), nothing.to_vec()));
     assert_eq!(bound(&[], 1.0), 0.0);

@@ -20,6 +20,7 @@ use crate::cost::{self, TierCost};
 use crate::degrees::Degrees;
 use crate::hindsight::Seen;
 use crate::hotness::{RegionHistory, WindowSeen, PAGES_PER_REGION};
+use crate::load::Clock;
 use crate::looks;
 use crate::plan::{Measured, Plan, Policy, Ratios, RegionView};
 use crate::tier::{TierId, MAX_TIERS};
@@ -122,6 +123,7 @@ pub struct Simulation {
     /// longer than usual threads wait in it.
     watching_ns: f64,
     slower: f64,
+    /// Share of the pages that come home which fault themselves, in the next window.
     fault_share: f64,
     degrees: Degrees,
     is_tracked: bool,
@@ -147,12 +149,6 @@ impl Simulation {
         simulation
     }
 
-    /// The same, told which share of the pages that come home do so by a fault of their own, 0 to
-    /// 1; the others were brought along by the fault of a scan.
-    pub fn with_fault_share(self, share: f64) -> Simulation {
-        Simulation { fault_share: share.clamp(0.0, 1.0), ..self }
-    }
-
     /// The same with pages in use by these degrees. Before its first regions.
     pub fn with_degrees(self, degrees: Degrees) -> Simulation {
         Simulation { degrees, ..self }
@@ -163,11 +159,13 @@ impl Simulation {
         Simulation { is_tracked, ..self }
     }
 
-    /// What the machine is like in the next window: processor time of the runtime beside what
-    /// follows from faults and moves, in nanoseconds, and what threads wait by what they usually
-    /// do.
-    pub fn watch(&mut self, ns: f64, slower: f64) {
-        (self.watching_ns, self.slower) = (ns.max(0.0), slower.max(0.0));
+    /// What the next window is like: processor time of the runtime beside what follows from faults
+    /// and moves, what threads wait by what they usually do, and which share of the pages that come
+    /// home do so by a fault of their own.
+    pub fn next(&mut self, clock: &Clock) {
+        self.watching_ns = clock.watching_ns.max(0.0);
+        self.slower = if clock.slower > 0.0 { clock.slower } else { 1.0 };
+        self.fault_share = clock.share_that_faults();
     }
 
     /// More regions, behind those there are.
@@ -223,6 +221,7 @@ impl Simulation {
         let (mut faults, mut stalled_ns, mut pages) = (0.0, 0.0, 0.0);
         let (mut tco, mut tco_at_end, mut hits_all) = (0.0, 0.0, 0u64);
         let waits = self.machine.waits();
+        let fault_share = core::mem::replace(&mut self.fault_share, 1.0);
         self.windows += 1;
         for index in 0..self.regions.len() {
             let region = &mut self.regions[index];
@@ -241,7 +240,7 @@ impl Simulation {
             };
             let hot_share = if look.pool > 0.0 { (hot / look.pool).min(1.0) } else { 0.0 };
             let came = region.body.touch(&by_class, waits);
-            let faulted = came * self.fault_share;
+            let faulted = came * fault_share;
             faults += faulted;
             stalled_ns += faulted * self.machine.tiers[region.body.tier.index()].fault_ns;
             pages += all;
@@ -250,7 +249,8 @@ impl Simulation {
                 stored: (all - before).round() as u16,
                 sampled: look.samples,
                 hits: if look.samples > 0 { hits(look.samples, hot_share) } else { 0 },
-                faults: faulted.round() as u16,
+                // (The runtime counts what a scan brought along once the scan has gone past.)
+                faults: came.round() as u16,
             };
             hits_all += u64::from(region.seen.hits);
             if all > 0.0 && (!self.is_tracked || region.is_observed()) {
@@ -406,4 +406,41 @@ impl Region {
 pub(crate) fn usd_per_page(tiers: &[TierCost], tier: usize, ratios: Ratios) -> f64 {
     let ratio = ratios.get(tier).filter(|_| tier > 0).unwrap_or(tiers[tier].ratio);
     TierCost { ratio, ..tiers[tier] }.usd_per_page_month()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Analytical;
+
+    #[test]
+    fn what_a_scan_brings_along_is_touched_and_waits_for_nothing() {
+        let tiers = vec![
+            TierCost::dram(0.3),
+            TierCost { fault_ns: 10_000.0, ratio: 0.5, ..TierCost::dram(0.3) },
+        ];
+        let machine = Machine {
+            tiers,
+            cooling_windows: 3,
+            samples_per_region: 4,
+            move_pages: u64::MAX,
+            move_ns: 0.0,
+            fault_cpu_ns: 0.0,
+            hit_ns: 0.0,
+            contention: 0.0,
+        };
+        let mut simulation = Simulation::new(machine, &[512]);
+        let mut policy = Analytical::new(0.0);
+        let mut window = |touched: f32, fault_share: f64| {
+            simulation.next(&Clock { fault_share, ..Clock::default() });
+            let outcome = simulation.window(&[touched], 1e9, |_, _| 0, &mut policy);
+            (outcome, simulation.regions[0].seen)
+        };
+        assert!((0..8).any(|_| window(0.0, 1.0).0.moved_pages == 512), "nothing goes down");
+        let (outcome, seen) = window(128.0, 0.25);
+        assert_eq!((outcome.faults, outcome.stalled_ns, seen.faults), (32.0, 320_000.0, 128));
+        // Where nothing is said each faults itself; 384 are left, of which a quarter is touched.
+        let (outcome, seen) = window(128.0, 0.0);
+        assert_eq!((outcome.faults, seen.faults), (96.0, 96));
+    }
 }

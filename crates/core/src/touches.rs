@@ -58,7 +58,7 @@ pub struct Seen {
     pub samples: u8,
     /// Those of them that were touched.
     pub hits: u8,
-    /// Pages that faulted back.
+    /// Pages that came back because they were touched, those that a scan brought along included.
     pub faults: u16,
 }
 
@@ -75,13 +75,11 @@ pub struct Recorded {
     pub ratios: Ratios,
 }
 
-/// Makes touches of what was recorded. `fault_share` as in [`crate::load::Load`]: faults that
-/// brought other pages along stand for these, too. `waits` is how many windows a page stays after
-/// the one in which it came back.
-pub fn areas_of(recorded: &[Recorded], fault_share: f64, waits: usize) -> (Vec<Area>, Degrees) {
-    let refused = refused(recorded, 1.0 / fault_share.clamp(0.05, 1.0));
+/// Makes touches of what was recorded. `waits` is how many windows a page stays after the one in
+/// which it came back.
+pub fn areas_of(recorded: &[Recorded], waits: usize) -> (Vec<Area>, Degrees) {
+    let refused = refused(recorded);
     let mut follow = Follow {
-        per_fault: 1.0 / fault_share.clamp(0.05, 1.0),
         waits,
         mean_samples: mean_samples(recorded),
         degrees: Degrees::of(UNEVENNESS_USUAL),
@@ -106,10 +104,10 @@ pub fn areas_of(recorded: &[Recorded], fault_share: f64, waits: usize) -> (Vec<A
 }
 
 /// Share of each region's pages that no tier takes.
-fn refused(recorded: &[Recorded], per_fault: f64) -> Vec<f64> {
+fn refused(recorded: &[Recorded]) -> Vec<f64> {
     let own = |region: &Recorded| {
         let down = region.seen.iter().filter(|seen| seen.is_down && seen.pages > 0);
-        let share = down.map(|seen| (stored(seen, per_fault) / f64::from(seen.pages)).min(1.0));
+        let share = down.map(|seen| (stored(seen) / f64::from(seen.pages)).min(1.0));
         share.fold(None, |most: Option<f64>, share| Some(most.map_or(share, |m| m.max(share))))
     };
     let mut known: Vec<(u64, f64)> =
@@ -124,9 +122,9 @@ fn refused(recorded: &[Recorded], per_fault: f64) -> Vec<f64> {
 }
 
 /// Pages that were in a tier at some time in a window.
-fn stored(seen: &Seen, per_fault: f64) -> f64 {
+fn stored(seen: &Seen) -> f64 {
     let at_end = seen.pages.saturating_sub(seen.resident);
-    f64::from(at_end) + f64::from(seen.faults) * per_fault
+    f64::from(at_end) + f64::from(seen.faults)
 }
 
 /// Sums over windows of a region: samples in memory, and hits.
@@ -170,8 +168,6 @@ fn mean_samples(recorded: &[Recorded]) -> f64 {
 
 /// Follows regions through a recording.
 struct Follow {
-    /// Pages that came home by a fault.
-    per_fault: f64,
     waits: usize,
     mean_samples: f64,
     degrees: Degrees,
@@ -224,7 +220,7 @@ impl Follow {
         let (mut weight, mut sum) = at_home(seen);
         for (at, now) in seen.iter().enumerate() {
             body.resize(f64::from(now.pages.min(PAGES_PER_REGION)), &self.degrees);
-            body.carry(stored(now, self.per_fault) - body.stored(), self.waits);
+            body.carry(stored(now) - body.stored(), self.waits);
             let near = &seen[at.saturating_sub(NEIGHBOURS)..(at + NEIGHBOURS + 1).min(seen.len())];
             let is_told_by_faults = now.is_down && body.stored() >= STORED_MIN;
             let share = match is_told_by_faults {
@@ -247,7 +243,7 @@ impl Follow {
                 let hot = body.warm_touched(&by_class, self.waits) / warm;
                 course.likely += likely(now.samples, now.hits, hot);
             }
-            body.came(f64::from(now.faults) * self.per_fault, &by_class, self.waits);
+            body.came(f64::from(now.faults), &by_class, self.waits);
             course.shares.push(share);
         }
         if weight > 0.0 {
@@ -265,11 +261,11 @@ impl Follow {
         let mut stored_near = MEAN_STORED;
         let mut faults_near = MEAN_STORED * usual / all;
         for seen in near.iter().filter(|seen| seen.is_down) {
-            stored_near += stored(seen, self.per_fault);
-            faults_near += f64::from(seen.faults) * self.per_fault;
+            stored_near += stored(seen);
+            faults_near += f64::from(seen.faults);
         }
         let expected = all * (faults_near / stored_near).min(1.0);
-        let came = f64::from(now.faults) * self.per_fault;
+        let came = f64::from(now.faults);
         let is_scatter = (came - expected).abs() <= SCATTER * (expected.sqrt() + 1.0);
         self.degrees.share_of(&pages, if is_scatter { expected } else { came })
     }
@@ -290,7 +286,7 @@ mod tests {
     }
 
     fn touched(seen: Vec<Seen>) -> Vec<f32> {
-        areas_of(&[recorded(seen)], 1.0, 2).0.remove(0).touched
+        areas_of(&[recorded(seen)], 2).0.remove(0).touched
     }
 
     #[test]
@@ -298,7 +294,7 @@ mod tests {
         // Each goes down again at once.
         let stored =
             Seen { pages: 512, resident: 37, faults: 37, is_down: true, ..Seen::default() };
-        let of = areas_of(&[recorded(vec![stored; 4])], 1.0, 0).0.remove(0).touched;
+        let of = areas_of(&[recorded(vec![stored; 4])], 0).0.remove(0).touched;
         assert!(of.iter().all(|t| (t - 37.0).abs() < 2.0), "{of:?}");
         // One hit in 40 samples: 1/40 of the region, not 128 pages in one window and 0 in others.
         let mut seen = vec![Seen { pages: 512, resident: 512, samples: 4, ..Seen::default() }; 10];
@@ -350,7 +346,7 @@ mod tests {
             let mut all = made(unevenness, 0.1);
             // One that never was down is like its neighbour.
             all[7].seen.truncate(10);
-            let (areas, degrees) = areas_of(&all, 1.0, 2);
+            let (areas, degrees) = areas_of(&all, 2);
             let found = degrees.unevenness();
             assert!((found - unevenness).abs() <= 0.5, "{found}, not {unevenness}");
             for area in areas {
@@ -369,12 +365,5 @@ mod tests {
         let phases: Vec<Seen> = (0..60).map(|at| window(4 * u8::from(at / 20 == 1))).collect();
         let of = touched(phases);
         assert!(of[5] < 50.0 && of[30] > 440.0 && of[50] < 50.0, "{of:?}");
-    }
-
-    #[test]
-    fn a_fault_of_a_scan_stands_for_the_pages_it_brought() {
-        let seen = Seen { pages: 512, resident: 512, faults: 64, is_down: true, ..Seen::default() };
-        let touched = areas_of(&[recorded(vec![seen])], 0.125, 2).0[0].touched[0];
-        assert!((touched - 512.0).abs() < 1.0, "{touched}");
     }
 }

@@ -6,13 +6,11 @@
 //! given its page waits there for the pager to leave the processor, too. That is counted as part
 //! of the fault already, and here once more.)
 
+use crate::threads;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Threads of which it is read. Each takes some five microseconds.
 const THREADS_MAX: usize = 128;
-/// What the names of the runtime's own threads begin with.
-const OWN: &str = "terrace-";
 
 /// The waits of one process's threads.
 pub(super) struct Queued {
@@ -42,20 +40,16 @@ impl Queued {
     }
 
     fn read(&self, before: &BTreeMap<u32, Option<u64>>) -> Option<BTreeMap<u32, Option<u64>>> {
-        let tasks = format!("/proc/{}/task", self.pid);
         let mut threads = BTreeMap::new();
-        for entry in std::fs::read_dir(&tasks).ok()?.flatten() {
-            let folder = entry.path();
-            let name = entry.file_name();
-            let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            let is_own = match before.get(&tid) {
+        for thread in threads::of(self.pid).ok()? {
+            let is_own = match before.get(&thread.id) {
                 Some(known) => known.is_none(),
-                None => name_of(&folder).is_some_and(|name| name.starts_with(OWN)),
+                None => thread.is_own(),
             };
-            let waited = if is_own { None } else { queued_ns(&folder) };
+            let waited = if is_own { None } else { thread.scheduled().map(|t| t.queued_ns) };
             // (One that has ended meanwhile is none of them.)
             if is_own || waited.is_some() {
-                threads.insert(tid, waited);
+                threads.insert(thread.id, waited);
             }
             if threads.len() > THREADS_MAX {
                 return None;
@@ -63,16 +57,6 @@ impl Queued {
         }
         Some(threads)
     }
-}
-
-fn name_of(thread: &Path) -> Option<String> {
-    std::fs::read_to_string(thread.join("comm")).ok()
-}
-
-/// The second figure of `schedstat`: nanoseconds in the queue.
-fn queued_ns(thread: &Path) -> Option<u64> {
-    let line = std::fs::read_to_string(thread.join("schedstat")).ok()?;
-    line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

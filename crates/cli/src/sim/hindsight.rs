@@ -36,8 +36,8 @@ impl Hindsight {
         let mut unmoved = points.clone();
         for load in loads {
             for area in &load.areas {
-                let (degrees, share) = (&load.degrees, load.fault_share);
-                let past = Past::of(machine, degrees, share, area, counted(load));
+                let (degrees, clocks) = (&load.degrees, &load.clocks);
+                let past = Past::of(machine, degrees, clocks, area, counted(load));
                 let add = |sums: &mut [Point], all: Vec<Point>| {
                     sums.iter_mut().zip(&all).for_each(|(sum, point)| sum.add(point));
                 };

@@ -71,21 +71,18 @@ fn load(
         let key = (pid, first + window as u32);
         trace.batch.processes.get(&key).copied().unwrap_or_default()
     };
-    let faults: u64 = rows.iter().map(|row| u64::from(row.faults)).sum();
-    let ahead: u64 = (0..windows).map(|w| u64::from(process(w).ahead_pages)).sum();
-    let fault_share = if faults > 0 { faults as f64 / (faults + ahead) as f64 } else { 1.0 };
 
     let regions = rows.chunk_by(|a, b| a.region == b.region);
     let is_tracked = !trace.meta.is_exact;
     let (areas, degrees) = if is_tracked {
         let recorded: Vec<Recorded> = regions.map(|rows| recorded(rows, first, from)).collect();
-        areas_of(&recorded, fault_share, waits(trace.meta.cooling_windows as usize))
+        areas_of(&recorded, waits(trace.meta.cooling_windows as usize))
     } else {
         (regions.map(|rows| exact(rows, first, from)).collect(), Degrees::even())
     };
-    let clocks = clocks(trace.meta.window_s, windows, &rows, first, process, spent);
+    let clocks = clocks(pid, trace.meta.window_s, windows, &rows, first, process, spent);
     let gaps = gaps(&rows, first, windows, process);
-    Load { pid, first, clocks, areas, fault_share, gaps, counts_from: 0, degrees, is_tracked }
+    Load { pid, first, clocks, areas, gaps, counts_from: 0, degrees, is_tracked }
 }
 
 /// What pools took beside what was stored, in windows that say.
@@ -156,6 +153,7 @@ fn recorded(rows: &[&Row], first: u32, from: &[Option<usize>]) -> Recorded {
 }
 
 fn clocks(
+    pid: u32,
     window_s: f64,
     windows: usize,
     rows: &[&Row],
@@ -164,12 +162,12 @@ fn clocks(
     spent: &Spent,
 ) -> Vec<Clock> {
     let mut managed = vec![0.0; windows];
-    // Faults, and what they and touches of watched pages usually take.
-    let (mut faults, mut waits) = (vec![0.0; windows], vec![0.0; windows]);
+    // What faults and touches of watched pages usually take.
+    let mut waits = vec![0.0; windows];
     for row in rows {
-        managed[(row.window - first) as usize] += f64::from(row.pages) * 4096.0;
-        faults[(row.window - first) as usize] += f64::from(row.faults);
-        waits[(row.window - first) as usize] += spent.waits_ns(row);
+        let window = (row.window - first) as usize;
+        managed[window] += f64::from(row.pages) * 4096.0;
+        waits[window] += spent.waits_ns(row);
     }
     let measured: Vec<f64> =
         (0..windows).map(|w| process(w).running_ns as f64).filter(|ns| *ns > 0.0).collect();
@@ -178,14 +176,15 @@ fn clocks(
         n => measured.iter().sum::<f64>() / n as f64,
     };
     let clock = |window: usize| {
-        let process = process(window);
+        let (process, at) = (process(window), first + window as u32);
         let running_ns = process.running_ns as f64;
         Clock {
             running_ns: if running_ns > 0.0 { running_ns } else { usual },
             beside_bytes: (process.managed_bytes as f64 - managed[window]).max(0.0),
             overhead_bytes: process.overhead_bytes as f64,
-            watching_ns: spent.watching_ns(&process, faults[window]),
+            watching_ns: spent.watching_ns(&process, spent.faults(pid, at)),
             slower: spent.slower(&process, waits[window]),
+            fault_share: spent.fault_share(pid, at),
         }
     };
     (0..windows).map(clock).collect()
@@ -288,7 +287,6 @@ fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -
     let mut random = Random::new(seed);
     let dram = machine.tiers[0].usd_per_gib_month;
     let mut simulation = Simulation::new(machine.clone(), &[])
-        .with_fault_share(load.fault_share)
         .with_degrees(load.degrees.clone())
         .tracked(load.is_tracked);
     let counted = counted(load);
@@ -307,8 +305,7 @@ fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -
         let hits = |watched: u16, share: f64| {
             (0..watched).filter(|_| random.unit() < share).count() as u16
         };
-        let slower = if clock.slower > 0.0 { clock.slower } else { 1.0 };
-        simulation.watch(clock.watching_ns, slower);
+        simulation.next(clock);
         let outcome = simulation.window(&touched, clock.running_ns, hits, policy);
         if !counted.contains(&window) {
             continue;
@@ -342,23 +339,21 @@ fn gaps_usd(gaps: &Gaps, placement: &[f64; MAX_TIERS], tiers: &[TierCost]) -> f6
 }
 
 /// What the recorded run itself came to, over the windows that count; `None` for a generated trace.
-pub fn live(trace: &Trace, loads: &[Load]) -> Option<Outcome> {
+pub fn live(trace: &Trace, loads: &[Load], spent: &Spent) -> Option<Outcome> {
     if trace.meta.is_exact {
         return None;
     }
     let dram = trace.meta.tiers[0].usd_per_gib_month;
     let mut sum = Outcome::default();
     for load in loads {
-        let of_load = || trace.batch.rows.iter().filter(|row| row.pid == load.pid);
-        let first = of_load().map(|row| row.window).min().unwrap_or(0);
         let counted = counted(load);
-        let counts = |window: u32| counted.contains(&((window - first) as usize));
-        for (_, p) in trace
-            .batch
-            .processes
-            .iter()
-            .filter(|((pid, window), _)| *pid == load.pid && counts(*window))
-        {
+        let counts = |window: u32| {
+            window.checked_sub(load.first).is_some_and(|at| counted.contains(&(at as usize)))
+        };
+        for (&(pid, window), p) in &trace.batch.processes {
+            if pid != load.pid || !counts(window) {
+                continue;
+            }
             let all = p.managed_bytes as f64 / BYTES_PER_GIB * dram;
             sum.add(&Outcome {
                 tco: all * (1.0 - f64::from(p.tco_saved)),
@@ -369,12 +364,10 @@ pub fn live(trace: &Trace, loads: &[Load]) -> Option<Outcome> {
                 stalled_ns: p.stalled_ns as f64,
                 taken_ns: p.cpu_ns as f64 * f64::from(p.contention),
                 watching_ns: 0.0,
-                faults: 0.0,
+                faults: spent.faults(pid, window),
                 moved_pages: f64::from(p.moved_pages),
             });
         }
-        let faults = of_load().filter(|row| counts(row.window)).map(|row| f64::from(row.faults));
-        sum.faults += faults.sum::<f64>();
     }
     Some(sum)
 }

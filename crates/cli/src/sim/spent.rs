@@ -6,6 +6,8 @@
 //! the next with theirs: slow drifts drop out, and a usual figure stands in for what few pages
 //! leave open. The rest of each window is watching, and stays what it was.
 
+use std::collections::HashMap;
+
 use terrace_core::cost::TierCost;
 
 use crate::trace::read::Trace;
@@ -28,6 +30,9 @@ const HIT_NS: (f64, f64) = (12_000.0, 12_000.0);
 const FAULT_SCALE: (f64, f64) = (1.0, 0.3);
 const FAULT_SCALE_RANGE: (f64, f64) = (0.25, 4.0);
 const WAIT_SCATTER_NS: f64 = 1e6;
+/// Share of the pages that came home which a thread waited for, at least: a fault brings 16 others
+/// along at most.
+const SERVED_MIN: f64 = 1.0 / 17.0;
 /// Range of what threads wait in a window by what they usually do.
 const SLOWER_RANGE: (f64, f64) = (0.25, 8.0);
 
@@ -44,12 +49,10 @@ pub struct Spent {
     pub fault_scale: f64,
     /// That wait in nanoseconds, tier by tier.
     fault_ns: Vec<f64>,
+    faults: Faults,
     /// Share of the processor time that the applications would have used.
     pub contention: f64,
 }
-
-/// Pages that came home in a window, by process and window.
-pub type Faults<'a> = &'a dyn Fn(u32, u32) -> f64;
 
 impl Spent {
     /// Of a trace with tiers at these costs.
@@ -63,14 +66,32 @@ impl Spent {
             let move_ns = MOVE_NS_GENERATED;
             let fault_ns = Vec::new();
             let (fault_cpu_ns, hit_ns, fault_scale) = (0.0, 0.0, 1.0);
-            return Spent { move_ns, fault_cpu_ns, hit_ns, fault_scale, fault_ns, contention };
+            let faults = Faults::default();
+            return Spent {
+                move_ns,
+                fault_cpu_ns,
+                hit_ns,
+                fault_scale,
+                fault_ns,
+                faults,
+                contention,
+            };
         }
-        let faults = faults(trace);
-        let of = |pid, window| faults.get(&(pid, window)).copied().unwrap_or(0.0);
-        let (move_ns, fault_cpu_ns) = by_changes(trace, &of);
-        let (fault_scale, hit_ns) = waits(trace, tiers);
+        let faults = Faults::of(trace);
+        let (move_ns, fault_cpu_ns) = by_changes(trace, &faults);
+        let (fault_scale, hit_ns) = waits(trace, tiers, &faults);
         let fault_ns = tiers.iter().map(|tier| tier.fault_ns * fault_scale).collect();
-        Spent { move_ns, fault_cpu_ns, hit_ns, fault_scale, fault_ns, contention }
+        Spent { move_ns, fault_cpu_ns, hit_ns, fault_scale, fault_ns, faults, contention }
+    }
+
+    /// Faults from tiers in a window that threads waited for.
+    pub fn faults(&self, pid: u32, window: u32) -> f64 {
+        self.faults.served(pid, window)
+    }
+
+    /// The same as a share of the pages that came home because they were touched.
+    pub fn fault_share(&self, pid: u32, window: u32) -> f64 {
+        self.faults.share(pid, window)
     }
 
     /// Whether there was no run.
@@ -82,7 +103,8 @@ impl Spent {
     pub fn waits_ns(&self, row: &Row) -> f64 {
         let tier = usize::from(row.tier);
         let fault_ns = self.fault_ns.get(tier).or(self.fault_ns.last()).copied().unwrap_or(0.0);
-        f64::from(row.faults) * fault_ns + f64::from(row.hits) * self.hit_ns
+        let faults = f64::from(row.faults) * self.fault_share(row.pid, row.window);
+        faults * fault_ns + f64::from(row.hits) * self.hit_ns
     }
 
     /// What threads waited in a window by what they usually would have, if that is `waits_ns`.
@@ -102,16 +124,54 @@ impl Spent {
     }
 }
 
-fn faults(trace: &Trace) -> std::collections::HashMap<(u32, u32), f64> {
-    let mut faults = std::collections::HashMap::new();
-    for row in &trace.batch.rows {
-        *faults.entry((row.pid, row.window)).or_insert(0.0) += f64::from(row.faults);
+/// What came home in each window of each process because it was touched, and how.
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Faults(HashMap<(u32, u32), Came>);
+
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Came {
+    pages: f64,
+    /// Of those, the ones that a thread waited for.
+    served: f64,
+}
+
+impl Faults {
+    /// (A region's faults are the pages of it that came home and were touched: what a scan's fault
+    /// brought along counts once the scan has gone past it.)
+    fn of(trace: &Trace) -> Faults {
+        let mut faults: HashMap<(u32, u32), Came> = HashMap::new();
+        for row in &trace.batch.rows {
+            faults.entry((row.pid, row.window)).or_default().pages += f64::from(row.faults);
+        }
+        for (key, came) in &mut faults {
+            let process = trace.batch.processes.get(key).copied().unwrap_or_default();
+            let served = match process.served_faults {
+                // An older trace, perhaps: it says how many were brought, and not how many of them
+                // for nothing.
+                0 => (came.pages - f64::from(process.ahead_pages)).max(SERVED_MIN * came.pages),
+                served => f64::from(served),
+            };
+            came.served = served.min(came.pages);
+        }
+        Faults(faults)
     }
-    faults
+
+    fn served(&self, pid: u32, window: u32) -> f64 {
+        self.0.get(&(pid, window)).map_or(0.0, |came| came.served)
+    }
+
+    fn share(&self, pid: u32, window: u32) -> f64 {
+        let came = self.0.get(&(pid, window)).copied().unwrap_or_default();
+        if came.pages > 0.0 {
+            came.served / came.pages
+        } else {
+            1.0
+        }
+    }
 }
 
 /// What a page moved and one that faulted add to the processor time of a window.
-fn by_changes(trace: &Trace, faults: Faults) -> (f64, f64) {
+fn by_changes(trace: &Trace, faults: &Faults) -> (f64, f64) {
     let usual = (MOVE_NS.0, FAULT_NS.0);
     let changes: Vec<[f64; 3]> = trace
         .batch
@@ -123,7 +183,7 @@ fn by_changes(trace: &Trace, faults: Faults) -> (f64, f64) {
             (now.running_ns > 0 && before.running_ns > 0).then(|| {
                 [
                     since(|p| f64::from(p.moved_pages)),
-                    faults(pid, window) - faults(pid, window - 1),
+                    faults.served(pid, window) - faults.served(pid, window - 1),
                     since(|p| p.cpu_ns as f64),
                 ]
             })
@@ -170,12 +230,13 @@ fn fit(rows: &[[f64; 3]], usual: [(f64, f64); 2], scatter_min: f64) -> (f64, f64
 
 /// What the wait for a page in a tier was by what it was at the end, and the wait for a page that
 /// was watched.
-fn waits(trace: &Trace, tiers: &[TierCost]) -> (f64, f64) {
+fn waits(trace: &Trace, tiers: &[TierCost], came: &Faults) -> (f64, f64) {
     let mut windows = std::collections::BTreeMap::new();
     for row in &trace.batch.rows {
         let tier = usize::from(row.tier).min(tiers.len() - 1);
         let [faults, hits, _] = windows.entry((row.pid, row.window)).or_insert([0.0; 3]);
-        *faults += f64::from(row.faults) * tiers[tier].fault_ns;
+        let share = came.share(row.pid, row.window);
+        *faults += f64::from(row.faults) * share * tiers[tier].fault_ns;
         *hits += f64::from(row.hits);
     }
     for (key, window) in &mut windows {
@@ -244,6 +305,44 @@ mod tests {
         assert_eq!(spent.watching_ns(&ProcessWindow::default(), 1e3), 0.0);
         let twice = ProcessWindow { stalled_ns: 41_000_000, ..process };
         assert!((spent.slower(&twice, 2e7) - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_scans_bring_along_is_waited_for_by_nobody() {
+        // 400 pages came home in each window.
+        let with = |served_faults: u32, ahead_pages: u32| {
+            let mut trace = trace((0..20).map(|n| (0, 400, 4e7 + 1e5 * f64::from(n % 7))));
+            for process in trace.batch.processes.values_mut() {
+                (process.served_faults, process.ahead_pages) = (served_faults, ahead_pages);
+                process.stalled_ns = 5_600_000 + u64::from(served_faults.max(50)) * 10_000;
+            }
+            let spent = of(&trace);
+            (spent.faults(7, 3), spent.fault_share(7, 3))
+        };
+        assert_eq!(with(0, 0), (400.0, 1.0));
+        assert_eq!(with(100, 350), (100.0, 0.25));
+        // An older trace has only what was brought, in vain or not.
+        assert_eq!(with(0, 300), (100.0, 0.25));
+        let (served, share) = with(0, 5_000);
+        assert!((served - 400.0 / 17.0).abs() < 1e-9 && (share - SERVED_MIN).abs() < 1e-9);
+        assert_eq!(with(401, 0), (400.0, 1.0), "some were caught on their way");
+        let other = of(&trace((0..20).map(|_| (0, 400, 4e7))));
+        assert_eq!((other.faults(8, 3), other.fault_share(8, 3)), (0.0, 1.0));
+    }
+
+    #[test]
+    fn waits_are_those_of_the_faults_that_were_served() {
+        let came = |n: u32| n.pow(3) % 900 * 8;
+        let mut trace = trace((0..60).map(|n| (0, came(n) as u16, 4e7)));
+        let fault_ns = trace.meta.tiers[1].fault_ns;
+        for (&(_, window), process) in &mut trace.batch.processes {
+            let came = came(window - 1);
+            process.served_faults = came / 4;
+            process.ahead_pages = came - came / 4;
+            process.stalled_ns = (f64::from(came / 4) * 0.75 * fault_ns + 5.6e6) as u64;
+        }
+        let spent = of(&trace);
+        assert!((spent.fault_scale - 0.75).abs() < 0.1, "{spent:?}");
     }
 
     #[test]

@@ -10,7 +10,8 @@ use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use terrace_core::tier::MAX_TIERS;
 
 use super::write::Batch;
-use super::{partial_of, Meta, ProcessWindow, Row, FORMAT, META_KEY, POOL_COLUMN, TO_COLUMN};
+use super::{partial_of, Meta, ProcessWindow, Row, FORMAT, META_KEY};
+use super::{POOL_COLUMN, SERVED_COLUMN, TO_COLUMN};
 
 /// A trace in memory.
 #[derive(Clone, Debug)]
@@ -127,6 +128,9 @@ fn read_group(group: &dyn RowGroupReader, tiers: usize, batch: &mut Batch) -> Re
     columns.float("tco_saved", |at, v| processes[at].tco_saved = v)?;
     if columns.has(POOL_COLUMN) {
         columns.whole(POOL_COLUMN, |at, v| processes[at].pool_bytes = v as u64)?;
+    }
+    if columns.has(SERVED_COLUMN) {
+        columns.whole(SERVED_COLUMN, |at, v| processes[at].served_faults = v as u32)?;
     }
     let by_window: HashMap<(u32, u32), ProcessWindow> =
         rows.iter().zip(processes).map(|(row, process)| ((row.pid, row.window), process)).collect();

@@ -60,6 +60,7 @@ fn process(window: u32) -> ProcessWindow {
         contention: 0.5,
         moved_pages: u32::MAX,
         ahead_pages: 10,
+        served_faults: 14,
         managed_bytes: 1 << 40,
         overhead_bytes: 12,
         tco_saved: -0.25,

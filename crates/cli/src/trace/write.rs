@@ -108,6 +108,7 @@ impl<W: Write + Send> Columns<'_, W> {
         self.i64(|_, p| p.overhead_bytes)?;
         self.f32(|_, p| p.tco_saved)?;
         self.i64(|_, p| p.pool_bytes)?;
+        self.i32(|_, p| p.served_faults as i32)?;
         self.optional::<Int32Type>(|r| r.to.map(i32::from))?;
         for tier in 1..=compressed {
             self.optional::<FloatType>(|r| r.ratios.get(tier).map(|ratio| ratio as f32))?;

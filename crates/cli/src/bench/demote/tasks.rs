@@ -1,6 +1,6 @@
 //! CPU time of the threads of a process, by their names.
 
-use std::fs;
+use crate::threads;
 
 /// CPU time of each thread.
 #[derive(Clone, Default, Debug)]
@@ -8,15 +8,8 @@ pub(super) struct Tasks(Vec<(String, u64)>);
 
 /// What the threads of `pid` have used so far. Threads that end are forgotten with their time.
 pub(super) fn cpu_by_thread(pid: u32) -> Tasks {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Tasks::default() };
-    let of = |task: fs::DirEntry| {
-        let name = fs::read_to_string(task.path().join("comm")).ok()?;
-        // The first of three numbers: nanoseconds on a CPU.
-        let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        let cpu_ns = stat.split(' ').next()?.parse().ok()?;
-        Some((name.trim().to_owned(), cpu_ns))
-    };
-    Tasks(tasks.flatten().filter_map(of).collect())
+    let Ok(threads) = threads::of(pid) else { return Tasks::default() };
+    Tasks(threads.filter_map(|t| Some((t.name()?, t.scheduled()?.ran_ns))).collect())
 }
 
 impl Tasks {

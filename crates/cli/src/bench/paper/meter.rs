@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::record::{Cpu, Memory, Swap, Tier, Window};
 use crate::demo::sys::{clock_ticks_per_second, page_bytes};
 use crate::preset::DRAM_USD_PER_GIB_MONTH;
+use crate::threads;
 
 const GIB: f64 = (1u64 << 30) as f64;
 /// What zswap keeps for a page besides its bytes in the pool: its entry (56 bytes), a handle of
@@ -181,23 +182,16 @@ fn stat_ticks(stat: &str) -> Option<u64> {
 
 /// The runtime's threads in a program that are alive now.
 fn runtime_threads(pid: u32) -> Vec<(u32, Thread)> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let thread = |path: PathBuf| {
-        let id = path.file_name()?.to_str()?.parse().ok()?;
-        let name = read(&path, "comm");
-        let name = name.trim().strip_prefix("terrace-")?;
-        let in_ns = read(&path, "schedstat");
-        let cpu_s = match in_ns.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()) {
-            Some(ns) => ns as f64 / 1e9,
-            None => stat_ticks(&read(&path, "stat"))? as f64 / clock_ticks_per_second() as f64,
+    let one = |thread: threads::Thread| {
+        let name = thread.name()?;
+        let role = name.strip_prefix(threads::OWN)?;
+        let cpu_s = match thread.scheduled() {
+            Some(time) => time.ran_ns as f64 / 1e9,
+            None => stat_ticks(&thread.stat()?)? as f64 / clock_ticks_per_second() as f64,
         };
-        Some((id, Thread { serves: matches!(name, "pager" | "loader"), cpu_s }))
+        Some((thread.id, Thread { serves: matches!(role, "pager" | "loader"), cpu_s }))
     };
-    tasks.filter_map(|task| thread(task.path())).collect()
-}
-
-fn read(dir: &Path, file: &str) -> String {
-    fs::read_to_string(dir.join(file)).unwrap_or_default()
+    threads::of(pid).into_iter().flatten().filter_map(one).collect()
 }
 
 /// Counters of the machine's swap since it started.
