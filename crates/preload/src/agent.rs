@@ -9,6 +9,7 @@ use crate::copies::Copies;
 use crate::crash;
 use crate::estimate::{self, Estimate};
 use crate::forks;
+use crate::hurry::Hurry;
 use crate::kept;
 use crate::link::{self, End, Link};
 use crate::loader::{self, Loads};
@@ -260,7 +261,9 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
         is_threaded: AtomicBool::new(true),
         copies: Copies::default(),
         pager_cpu: AtomicUsize::new(usize::MAX),
+        hurry: Hurry::default(),
     }));
+    rt.stores.iter().for_each(|(_, tier)| tier.be_helped(&rt.hurry));
     let pager = Pager::new(rt, uffd, decoders);
     let serve = move || {
         // What ends with the agent must not live on in the pager's table.

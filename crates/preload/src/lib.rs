@@ -19,6 +19,7 @@ pub mod copies;
 pub mod crash;
 pub mod estimate;
 pub mod forks;
+pub mod hurry;
 pub mod interpose;
 pub mod kept;
 pub mod link;

@@ -220,6 +220,8 @@ pub struct Mover {
     /// Where it may run, and the CPU among these that it keeps off.
     cpus: Option<thread::Cpus>,
     kept_off: usize,
+    /// Which mover this is.
+    number: usize,
     /// Time that a page took to encode of late, by tier, in nanoseconds.
     encode_ns: [u64; MAX_TIERS],
     /// Of the region and tier in hand.
@@ -242,6 +244,7 @@ impl Mover {
             decoded: Box::new([0; PAGE_BYTES]),
             cpus: None,
             kept_off: usize::MAX,
+            number: number as usize,
             encode_ns: [0; MAX_TIERS],
             tally: Tally::default(),
             torture: luck(1),
@@ -253,6 +256,7 @@ impl Mover {
         // Behind the application: what movers do can wait, what it does cannot.
         thread::take_short_turns(5);
         self.cpus = thread::Cpus::of_this_thread();
+        self.rt.hurry.enlist(self.number);
         loop {
             match self.queue.next() {
                 Job::Move(region, tier) => {

@@ -1,6 +1,7 @@
 //! What the threads of the runtime share.
 
 use crate::copies::{Copies, Kept, SPARE_WINDOWS};
+use crate::hurry::Hurry;
 use crate::loader::Loads;
 use crate::pager::doorbell::Doorbell;
 use crate::region::{Region, RegionTable};
@@ -52,6 +53,8 @@ pub struct Runtime {
     pub is_threaded: AtomicBool,
     /// The CPU where the pager serves faults, `usize::MAX` before it knows one. A hint.
     pub pager_cpu: AtomicUsize,
+    /// Where movers are that a fault waits for.
+    pub hurry: Hurry,
 }
 
 impl Runtime {

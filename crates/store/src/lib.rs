@@ -41,4 +41,4 @@ pub use codec::{CodecSet, Corrupt, DecoderSet, EncoderSet};
 pub use medium::blocks::{BlockMedium, FileMedium};
 pub use medium::{Emulated, HeapMedium, Medium, MediumError};
 pub use pool::{Extent, Handle, PoolStats};
-pub use tier::{LoadError, Refusal, Tier, TierStats};
+pub use tier::{Helper, LoadError, Refusal, Tier, TierStats};

@@ -26,12 +26,16 @@ use crate::page::checksum;
 use crate::pool::{self, Extent, Handle, ObjectPool, PoolStats};
 use crate::{Page, PAGE_SIZE};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use terrace_core::tier::{Codec, MediumKind, TierSpec};
 
 /// Objects moved in one hold of the lock while compacting: the longest a fault may have to wait
 /// for compaction is so many copies, about 3 us.
 const COMPACT_MOVES_PER_HOLD: usize = 4;
+
+/// How often a fault looks for the pool's lock before it sleeps: some 10 us, more than it is held
+/// by whoever runs.
+const LOCK_SPINS: usize = 200;
 
 /// How often compaction yields to faults before it takes the lock all the same; a system call each,
 /// so a millisecond at most, and compaction cannot starve.
@@ -140,6 +144,13 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
+/// Helps a thread that holds a pool's lock and does not run, for one that needs the lock to serve a
+/// fault.
+pub trait Helper: Sync {
+    /// Calls `wait`, once, in which the calling thread sleeps until it has the lock.
+    fn help(&self, wait: &mut dyn FnMut());
+}
+
 /// A compressed tier.
 pub struct Tier {
     codec: Codec,
@@ -149,6 +160,7 @@ pub struct Tier {
     /// Threads that want the lock to serve a fault. Compaction takes the lock many times in a row
     /// and would mostly win it again before a thread that it woke has run, so it looks here first.
     urgent: AtomicU32,
+    helper: OnceLock<&'static dyn Helper>,
     /// Objects moved by compaction, by where each move began, hashed; changed under the lock.
     moved_from: [AtomicU32; MOVED_FROM],
     counters: Counters,
@@ -173,10 +185,16 @@ impl Tier {
             medium,
             pool: Mutex::new(pool),
             urgent: AtomicU32::new(0),
+            helper: OnceLock::new(),
             moved_from: [const { AtomicU32::new(0) }; MOVED_FROM],
             counters: Counters::default(),
             blocks: (spec.block_kib > 0).then(blocks),
         }
+    }
+
+    /// Has the holders of its lock helped by `helper`; the first one that is named stays.
+    pub fn be_helped(&self, helper: &'static dyn Helper) {
+        self.helper.get_or_init(|| helper);
     }
 
     /// Whether each page has an encoding of its own, which [`Tier::load`] gives and [`Tier::store`]
@@ -515,11 +533,37 @@ impl Tier {
     }
 
     fn lock_urgently(&self) -> MutexGuard<'_, Box<dyn ObjectPool>> {
+        if let Some(guard) = self.try_lock() {
+            return guard;
+        }
         // Relaxed: a hint. Who misses it waits for one more batch.
         self.urgent.fetch_add(1, Ordering::Relaxed);
-        let guard = self.lock();
+        let soon = (0..LOCK_SPINS).find_map(|_| {
+            core::hint::spin_loop();
+            self.try_lock()
+        });
+        let guard = soon.unwrap_or_else(|| self.lock_with_help());
         self.urgent.fetch_sub(1, Ordering::Relaxed);
         guard
+    }
+
+    /// Whoever holds it for so long does not run.
+    #[cold]
+    fn lock_with_help(&self) -> MutexGuard<'_, Box<dyn ObjectPool>> {
+        let mut guard = None;
+        if let Some(helper) = self.helper.get() {
+            helper.help(&mut || guard = Some(self.lock()));
+        }
+        guard.unwrap_or_else(|| self.lock())
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Box<dyn ObjectPool>>> {
+        match self.pool.try_lock() {
+            Ok(guard) => Some(guard),
+            // As in `lock`.
+            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Lets threads pass that serve faults, for a bounded time.

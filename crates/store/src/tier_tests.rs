@@ -231,3 +231,48 @@ fn a_loader_and_a_storer_at_once() {
         assert_eq!(tier.stats().load_errors, 0);
     }
 }
+
+/// Lets go of what the holder waits for, as a scheduler would that gives it its turn.
+#[derive(Default)]
+struct Scheduler {
+    helped: AtomicU32,
+    has_turn: AtomicBool,
+}
+
+impl Helper for Scheduler {
+    fn help(&self, wait: &mut dyn FnMut()) {
+        self.helped.fetch_add(1, Ordering::Relaxed);
+        self.has_turn.store(true, Ordering::Release);
+        wait();
+    }
+}
+
+#[test]
+fn who_holds_the_lock_and_does_not_run_is_helped_when_a_fault_waits() {
+    let tier = tier(Pool::Zsmalloc, Codec::Lz4, 64);
+    let handle = tier.store(&[7; 100], 1).unwrap();
+    let scheduler: &'static Scheduler = Box::leak(Box::default());
+    tier.be_helped(scheduler);
+    let mut back = [0; PAGE_SIZE];
+    // Whoever finds the lock free needs nobody, nor does one that can wait.
+    assert_eq!(tier.load(handle, &mut back), Ok((100, 1)));
+    let is_held = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _pool = tier.lock();
+            is_held.store(true, Ordering::Release);
+            while !scheduler.has_turn.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        });
+        while !is_held.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        assert_eq!(scheduler.helped.load(Ordering::Relaxed), 0);
+        // Without help it would wait for ever.
+        assert_eq!(tier.load(handle, &mut back), Ok((100, 1)));
+    });
+    assert_eq!(scheduler.helped.load(Ordering::Relaxed), 1);
+    assert_eq!(tier.urgent.load(Ordering::Relaxed), 0);
+    assert!(tier.free(handle));
+}

@@ -141,7 +141,9 @@ impl Pager {
 
     /// Serves until the process ends.
     pub fn run(mut self) -> ! {
-        thread::set_nice(-10);
+        if !thread::take_short_turns(-10) {
+            thread::take_short_turns(0);
+        }
         thread::wake_on_time();
         // A message that the kernel cannot write down is lost, and whoever it is of waits for good.
         thread::hold_frame();

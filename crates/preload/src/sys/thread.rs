@@ -421,12 +421,30 @@ impl Cpus {
     /// Those of the calling thread; `None` if the kernel will not say: there are more than a set
     /// has.
     pub fn of_this_thread() -> Option<Cpus> {
+        Cpus::of_thread(0)
+    }
+
+    /// Those of a thread of the process.
+    pub fn of_thread(tid: u32) -> Option<Cpus> {
+        let tid = tid as i32;
         // SAFETY: the set is plain data of the size given, which the kernel fills.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
-            let known = libc::sched_getaffinity(0, std::mem::size_of_val(&set), &mut set) == 0;
+            let known = libc::sched_getaffinity(tid, std::mem::size_of_val(&set), &mut set) == 0;
             known.then_some(Cpus(set))
         }
+    }
+
+    /// How many they are.
+    fn count(&self) -> usize {
+        // SAFETY: reads plain data.
+        (unsafe { libc::CPU_COUNT(&self.0) }).max(1) as usize
+    }
+
+    /// Lets another thread of the process run on these.
+    pub fn give_to(&self, tid: u32) {
+        // SAFETY: the set is plain data of the size given.
+        unsafe { libc::sched_setaffinity(tid as i32, std::mem::size_of_val(&self.0), &self.0) };
     }
 
     /// Keeps the calling thread on these, without `cpu` if there is another.
@@ -447,11 +465,23 @@ impl Cpus {
 pub fn cpus() -> usize {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     if COUNT.load(Ordering::Relaxed) == 0 {
-        // SAFETY: the set is plain data.
-        let count = Cpus::of_this_thread().map_or(1, |cpus| unsafe { libc::CPU_COUNT(&cpus.0) });
-        COUNT.store(count.max(1) as u32, Ordering::Relaxed);
+        let count = Cpus::of_this_thread().map_or(1, |cpus| cpus.count());
+        COUNT.store(count as u32, Ordering::Relaxed);
     }
     COUNT.load(Ordering::Relaxed) as usize
+}
+
+/// Has another thread of the process run on the CPU of the calling one.
+pub fn bring_here(tid: u32) {
+    // SAFETY: as above.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        match usize::try_from(libc::sched_getcpu()) {
+            Ok(cpu) if cpu < libc::CPU_SETSIZE as usize => libc::CPU_SET(cpu, &mut set),
+            _ => return,
+        }
+        libc::sched_setaffinity(tid as i32, std::mem::size_of_val(&set), &set);
+    }
 }
 
 impl std::fmt::Debug for Cpus {
@@ -521,7 +551,7 @@ pub fn wake_on_time() {
 
 /// Asks the scheduler for short turns (0.1 ms, the least there is; Linux 6.12 and newer): whoever
 /// else wakes on this CPU waits no longer than that. Ignored by older kernels.
-pub fn take_short_turns(nice: i32) {
+pub fn take_short_turns(nice: i32) -> bool {
     // struct sched_attr, first version: size, policy, flags, nice, priority, runtime, ...
     #[repr(C)]
     struct SchedAttr {
@@ -545,7 +575,7 @@ pub fn take_short_turns(nice: i32) {
         period_ns: 0,
     };
     // SAFETY: the struct has the size it says; the kernel only reads it.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attr, 0) };
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attr, 0) == 0 }
 }
 
 /// Lets another thread have this CPU, if one wants it.
@@ -560,4 +590,32 @@ pub fn sleep_us(us: u64) {
         libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
     // SAFETY: a system call on plain data.
     unsafe { libc::syscall(libc::SYS_nanosleep, &t, std::ptr::null_mut::<libc::timespec>()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_thread_is_brought_here_and_given_back_its_cpus() {
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let _ = ended.recv();
+        });
+        let tid = told.recv().unwrap();
+        let count = |tid| Cpus::of_thread(tid).unwrap().count();
+        let (own, usual) = (count(0), Cpus::of_thread(tid).unwrap());
+        bring_here(tid);
+        assert_eq!((count(tid), count(0)), (1, own));
+        usual.give_to(tid);
+        assert_eq!(count(tid), own);
+        // One that is gone is no harm.
+        drop(end);
+        other.join().unwrap();
+        bring_here(tid);
+        usual.give_to(tid);
+    }
 }

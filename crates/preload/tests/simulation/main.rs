@@ -27,6 +27,8 @@ mod world;
 mod copies;
 #[path = "../../src/forks.rs"]
 mod forks;
+#[path = "../../src/hurry.rs"]
+mod hurry;
 #[path = "../../src/loader.rs"]
 mod loader;
 #[path = "../../src/locked.rs"]

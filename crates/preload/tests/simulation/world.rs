@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::copies::Copies;
+use crate::hurry::Hurry;
 use crate::kernel::{self, Faults};
 use crate::loader::{self, Loads};
 use crate::mover::{Mover, Queue};
@@ -150,7 +151,9 @@ impl World {
             is_threaded: AtomicBool::new(setting.is_threaded),
             copies: Copies::default(),
             pager_cpu: AtomicUsize::new(usize::MAX),
+            hurry: Hurry::default(),
         }));
+        rt.stores.iter().for_each(|(_, tier)| tier.be_helped(&rt.hurry));
         let pager = Pager::new(rt, uffd, decoders);
         thread::spawn(c"terrace-pager", move || {
             pager.run();

@@ -38,7 +38,23 @@ impl Cpus {
     }
 
     /// See the real one.
+    pub fn of_thread(_tid: u32) -> Option<Cpus> {
+        Some(Cpus)
+    }
+
+    /// See the real one.
     pub fn use_all_but(&self, _cpu: usize) {}
+
+    /// See the real one.
+    pub fn give_to(&self, _tid: u32) {}
+}
+
+/// See the real one.
+pub fn bring_here(_tid: u32) {}
+
+/// See the real one. Nobody looks.
+pub fn gettid() -> u32 {
+    1
 }
 
 /// See the real one.
@@ -51,7 +67,9 @@ pub fn set_nice(_nice: i32) {}
 pub fn wake_on_time() {}
 
 /// See the real one.
-pub fn take_short_turns(_nice: i32) {}
+pub fn take_short_turns(_nice: i32) -> bool {
+    true
+}
 
 /// See the real one. No signals are simulated.
 pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
