@@ -491,7 +491,7 @@ impl ConfigArgs {
 }
 
 /// An error in the value of a command line option.
-fn option(name: &'static str) -> impl Fn(String) -> ConfigError {
+pub(crate) fn option(name: &'static str) -> impl Fn(String) -> ConfigError {
     move |message| ConfigError { file: String::new(), line: 0, key: name.into(), message }
 }
 

@@ -27,8 +27,11 @@ pub fn build(config: &Config) -> Option<Box<dyn Policy>> {
             Some(Box::new(analytical.with_model(model).with_limits(limits)))
         }
         PolicyKind::Slowdown => {
-            let slowdown = Slowdown::new(policy.max_slowdown).with_residence(residence);
-            Some(Box::new(slowdown.with_limits(limits)))
+            let slowdown = Slowdown::new(policy.max_slowdown)
+                .with_residence(residence)
+                .with_core_price(policy.usd_per_core_month, run.window_s)
+                .with_limits(limits);
+            Some(Box::new(slowdown))
         }
         PolicyKind::Waterfall | PolicyKind::KernelTwoTier => {
             Some(Box::new(Waterfall::new(threshold(policy.threshold))))

@@ -19,7 +19,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
 use terrace_core::load::Load;
 
-use crate::config::{Config, PolicyKind, Threshold, WINDOW_S_DEFAULT};
+use crate::config::{check_core_price, option, Config, PolicyKind, Threshold, WINDOW_S_DEFAULT};
 use crate::demo::random::mix;
 use crate::preset::Preset;
 use crate::trace::read::{self, Trace};
@@ -44,15 +44,16 @@ pub mod spent;
 /// option all of them are tried at a grid of their knobs.
 ///
 /// JSON (--json): `policies[]` with `name`, `tco_saved`, `stall_share` (time lost to faults and
-/// moves over running time), `fault_share` (that to faults), `faults`, `moves` (pages), and with
-/// --oracle, else null, `oracle_tco_saved` (with the same lost time), `oracle_bound`,
-/// `unmoved_tco_saved` (by the best placement that never changes), `of_oracle`; `tco_saved`,
-/// `stall_share`, `moves`, `oracle_tco_saved` of the first of them, with --bar of its policy;
-/// `live` (null for a generated trace): `tco_saved`, `stall_share`, `faults`, `moves` as recorded,
-/// and `tco_saved_error`, `faults_error` (simulated / measured - 1); `bar` (with --bar): `policy`
-/// (as in `policies[]`), `best_of_grid`, `behind_grid`, `of_oracle`; `trace`, `source`,
-/// `commands[]`, `window_s`, `windows`, `regions`, `processes`, `unevenness`, `sample`, `seed`,
-/// `tiers[]`; `simulated_s`, `oracle_s`, `region_windows_per_s`.
+/// moves over running time), `fault_share` (that to faults), `cpu_tax` (Terrace's processor time,
+/// whoever wanted it, over running time), `faults`, `moves` (pages), and with --oracle, else null,
+/// `oracle_tco_saved` (with the same lost time), `oracle_bound`, `unmoved_tco_saved` (by the best
+/// placement that never changes), `of_oracle`; `tco_saved`, `stall_share`, `moves`,
+/// `oracle_tco_saved` of the first of them, with --bar of its policy; `live` (null for a generated
+/// trace): `tco_saved`, `stall_share`, `cpu_tax`, `faults`, `moves` as recorded, and
+/// `tco_saved_error`, `faults_error` (simulated / measured - 1); `bar` (with --bar): `policy` (as
+/// in `policies[]`), `best_of_grid`, `behind_grid`, `of_oracle`; `trace`, `source`, `commands[]`,
+/// `window_s`, `windows`, `regions`, `processes`, `unevenness`, `sample`, `seed`, `tiers[]`;
+/// `simulated_s`, `oracle_s`, `region_windows_per_s`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SimArgs {
     /// A trace, or the .partial folder of a killed recording; with --merge, all that are joined
@@ -63,6 +64,9 @@ pub struct SimArgs {
     /// Tiers to simulate instead of the trace's own: a preset or a TOML file
     #[arg(long, value_name = "PRESET|FILE")]
     tiers: Option<String>,
+    /// Price of processor time in US dollars per core and month [default: that of the recording]
+    #[arg(long, value_name = "USD", allow_negative_numbers = true)]
+    usd_per_core_month: Option<f64>,
     /// What the noise of sampling is drawn from, or a generated trace
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -336,7 +340,10 @@ fn base(args: &SimArgs, trace: &Trace) -> Result<Config> {
     config.run.cooling_windows = meta.cooling_windows;
     config.run.samples_per_region = meta.samples_per_region;
     config.run.move_mib_s = meta.move_mib_s;
-    config.policy.usd_per_core_month = meta.policy.usd_per_core_month;
+    config.policy.usd_per_core_month = match args.usd_per_core_month {
+        Some(usd) => check_core_price(usd).map_err(option("--usd-per-core-month"))?,
+        None => meta.policy.usd_per_core_month,
+    };
     Ok(config)
 }
 

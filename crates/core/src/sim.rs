@@ -72,6 +72,8 @@ pub struct Outcome {
     /// What the runtime took from the application, for the last plan's moves above all, in
     /// nanoseconds.
     pub taken_ns: f64,
+    /// Processor time of the runtime, whoever wanted it, in nanoseconds.
+    pub cpu_ns: f64,
     /// The part of both that is no price of the placement, in nanoseconds: watching, and what
     /// threads waited longer than usual (less than nothing if it was shorter).
     pub watching_ns: f64,
@@ -286,6 +288,7 @@ impl Simulation {
             faults,
             stalled_ns,
             taken_ns,
+            cpu_ns: measured.cpu_ns,
             watching_ns: stalled_ns - usual_ns + watched_ns * self.machine.contention,
             slowdown: (stalled_ns + taken_ns) / running_ns.max(1.0),
             tco,

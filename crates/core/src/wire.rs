@@ -242,6 +242,13 @@ pub struct Report {
     pub copied_pages: u64,
 }
 
+impl Report {
+    /// Faults from tiers that threads waited for since the start.
+    pub fn served_faults(&self) -> u64 {
+        self.tiers.iter().map(|tier| tier.faults).sum()
+    }
+}
+
 struct Writer(Vec<u8>);
 
 impl Writer {

@@ -434,7 +434,7 @@ impl Application {
     fn publish(&self, report: &Report, plan: &Option<Plan>, solve: Duration) {
         let last = self.timeline(report, plan, solve);
         let totals = json!({
-            "faults": report.tiers.iter().map(|t| t.faults).sum::<u64>(),
+            "faults": report.served_faults(),
             "stalled_ms": report.stalled_ns as f64 / 1e6,
             "terrace_cpu_ms": (report.runtime_cpu_ns + self.planner_cpu_ns) as f64 / 1e6,
             "promoted_pages": report.promoted_pages,
@@ -549,7 +549,7 @@ impl Application {
             },
             "copied_pages": report.copied_pages,
             "pages_moved": pages_moved(report),
-            "faults_total": report.tiers.iter().map(|t| t.faults).sum::<u64>(),
+            "faults_total": report.served_faults(),
             "hindsight": self.hindsight(),
         })
     }
@@ -631,8 +631,7 @@ struct Money {
 /// Pages that came home because somebody touched them or one of their neighbours: from a tier, or
 /// caught on the way there.
 fn faulted_pages(report: &Report) -> u64 {
-    let from_tiers: u64 = report.tiers.iter().map(|t| t.faults).sum();
-    from_tiers + report.ahead_pages + report.staged_faults
+    report.served_faults() + report.ahead_pages + report.staged_faults
 }
 
 /// Times that a page's bytes changed their place for good: down, across, up, since the start.

@@ -227,8 +227,8 @@ fn of_tally(tally: &Tally) -> Value {
 
 /// Share of the pages that came back in the window of `report` for which a thread waited.
 fn waited_share(report: &Report, before: Option<&Snapshot>) -> f64 {
-    let faults = |report: &Report| report.tiers.iter().map(|t| t.faults).sum::<u64>();
-    let waits = faults(report).saturating_sub(before.map_or(0, |b| faults(&b.report)));
+    let waited_before = before.map_or(0, |b| b.report.served_faults());
+    let waits = report.served_faults().saturating_sub(waited_before);
     let came: u64 = report.regions.iter().map(|r| u64::from(r.faults)).sum();
     if came == 0 {
         1.0

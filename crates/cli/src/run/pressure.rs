@@ -59,12 +59,11 @@ impl Meter {
         let last = self.last.replace(now)?;
         let (before, planner_before) = before?;
         let since = |now: u64, then: u64| now.saturating_sub(then) as f64;
-        let faults = |r: &Report| r.tiers.iter().map(|t| t.faults).sum::<u64>();
 
         let wall_ns = now.at.duration_since(last.at).as_nanos() as f64;
         let runtime_ns = since(report.runtime_cpu_ns, before.runtime_cpu_ns);
         let stalled_ns = since(report.stalled_ns, before.stalled_ns);
-        let faults = since(faults(report), faults(before));
+        let faults = since(report.served_faults(), before.served_faults());
         // The service of faults is in both clocks; it is waited for, so it counts there.
         let service_ns = since(service_ns(report), service_ns(before));
         let cpu_ns = (runtime_ns - service_ns).max(0.0) + since(planner_cpu_ns, planner_before);

@@ -63,7 +63,6 @@ pub(super) fn process(
 ) -> ProcessWindow {
     let since = |of: fn(&Report) -> u64| of(report).saturating_sub(before.map_or(0, of));
     let moved = |r: &Report| r.demoted_pages + r.migrated_pages + r.promoted_pages;
-    let served = |r: &Report| r.tiers.iter().map(|tier| tier.faults).sum();
     let measured = known.measured.unwrap_or_default();
     ProcessWindow {
         time_ms: 0,
@@ -73,7 +72,7 @@ pub(super) fn process(
         contention: measured.contention as f32,
         moved_pages: since(moved).min(u64::from(u32::MAX)) as u32,
         ahead_pages: since(|r| r.ahead_pages).min(u64::from(u32::MAX)) as u32,
-        served_faults: since(served).min(u64::from(u32::MAX)) as u32,
+        served_faults: since(Report::served_faults).min(u64::from(u32::MAX)) as u32,
         managed_bytes,
         overhead_bytes: report.runtime_bytes
             + report.tiers.iter().map(|t| t.dram_bytes).sum::<u64>(),

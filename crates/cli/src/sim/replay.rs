@@ -234,6 +234,8 @@ pub struct Outcome {
     pub stalled_ns: f64,
     /// See `running_ns`.
     pub taken_ns: f64,
+    /// Processor time of the runtime, whoever wanted it.
+    pub cpu_ns: f64,
     /// The part of the last two that is no price of the placement.
     pub watching_ns: f64,
     /// Faults from tiers.
@@ -258,6 +260,11 @@ impl Outcome {
         (self.stalled_ns + self.taken_ns) / self.running_ns.max(1.0)
     }
 
+    /// The runtime's processor time as a share of the running time.
+    pub fn cpu_tax(&self) -> f64 {
+        self.cpu_ns / self.running_ns.max(1.0)
+    }
+
     /// Adds another application's.
     pub fn add(&mut self, other: &Outcome) {
         self.tco += other.tco;
@@ -267,6 +274,7 @@ impl Outcome {
         self.running_ns += other.running_ns;
         self.stalled_ns += other.stalled_ns;
         self.taken_ns += other.taken_ns;
+        self.cpu_ns += other.cpu_ns;
         self.watching_ns += other.watching_ns;
         self.faults += other.faults;
         self.moved_pages += other.moved_pages;
@@ -321,6 +329,7 @@ fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -
             running_ns: clock.running_ns,
             stalled_ns: outcome.stalled_ns,
             taken_ns: outcome.taken_ns,
+            cpu_ns: outcome.cpu_ns,
             watching_ns: outcome.watching_ns,
             faults: outcome.faults,
             moved_pages: outcome.moved_pages as f64,
@@ -363,6 +372,7 @@ pub fn live(trace: &Trace, loads: &[Load], spent: &Spent) -> Option<Outcome> {
                 running_ns: p.running_ns as f64,
                 stalled_ns: p.stalled_ns as f64,
                 taken_ns: p.cpu_ns as f64 * f64::from(p.contention),
+                cpu_ns: p.cpu_ns as f64,
                 watching_ns: 0.0,
                 faults: spent.faults(pid, window),
                 moved_pages: f64::from(p.moved_pages),

@@ -19,6 +19,8 @@ pub struct PolicyResult {
     pub stall_share: f64,
     /// The part of it that is faults.
     pub fault_share: f64,
+    /// The runtime's processor time, whoever wanted it, as a share of the running time.
+    pub cpu_tax: f64,
     /// Faults from tiers.
     pub faults: u64,
     /// Pages moved by plans.
@@ -42,6 +44,7 @@ impl PolicyResult {
             tco_saved: outcome.saved(),
             stall_share: outcome.slowdown(),
             fault_share: outcome.stalled_ns / outcome.running_ns.max(1.0),
+            cpu_tax: outcome.cpu_tax(),
             faults: outcome.faults.round() as u64,
             moves: outcome.moved_pages.round() as u64,
             oracle_tco_saved: found,
@@ -59,6 +62,8 @@ pub struct Live {
     pub tco_saved: f64,
     /// As measured.
     pub stall_share: f64,
+    /// As measured.
+    pub cpu_tax: f64,
     /// As counted.
     pub faults: u64,
     /// As counted.
@@ -76,6 +81,7 @@ impl Live {
         Live {
             tco_saved: live.saved(),
             stall_share: live.slowdown(),
+            cpu_tax: live.cpu_tax(),
             faults: live.faults as u64,
             moves: live.moved_pages as u64,
             tco_saved_error: simulated.and_then(|s| error(s.saved_at_end(), live.saved_at_end())),
@@ -237,8 +243,8 @@ impl Report {
         let with_oracle = self.policies.iter().any(|p| p.oracle_bound.is_some());
         let _ = write!(
             out,
-            "\n{:<24}  {:>9}  {:>9}  {:>10}  {:>11}",
-            "policy", "saved", "slowdown", "faults", "pages moved"
+            "\n{:<24}  {:>9}  {:>9}  {:>7}  {:>10}  {:>11}",
+            "policy", "saved", "slowdown", "tax", "faults", "pages moved"
         );
         if with_oracle {
             let _ = write!(
@@ -251,10 +257,11 @@ impl Report {
         if let Some(live) = &self.live {
             let _ = writeln!(
                 out,
-                "{:<24}  {:>9}  {:>9}  {:>10}  {:>11}",
+                "{:<24}  {:>9}  {:>9}  {:>7}  {:>10}  {:>11}",
                 "(the run itself)",
                 percent(live.tco_saved),
                 percent(live.stall_share),
+                percent(live.cpu_tax),
                 live.faults,
                 live.moves
             );
@@ -262,10 +269,11 @@ impl Report {
         for p in &self.policies {
             let _ = write!(
                 out,
-                "{:<24}  {:>9}  {:>9}  {:>10}  {:>11}",
+                "{:<24}  {:>9}  {:>9}  {:>7}  {:>10}  {:>11}",
                 p.name,
                 percent(p.tco_saved),
                 percent(p.stall_share),
+                percent(p.cpu_tax),
                 p.faults,
                 p.moves
             );

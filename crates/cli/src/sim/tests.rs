@@ -11,6 +11,7 @@ fn args(path: &Path) -> SimArgs {
         traces: vec![path.to_owned()],
         policies: PolicyArgs::default(),
         tiers: None,
+        usd_per_core_month: None,
         seed: 1,
         oracle: true,
         bar: true,
@@ -118,6 +119,23 @@ fn other_tiers_save_otherwise() {
         let wrong = SimArgs { tiers: Some("/nowhere".into()), ..args(path) };
         let why = simulate(&wrong, path).expect_err("no such tiers").to_string();
         assert!(why.contains("neither a preset"), "{why}");
+    });
+}
+
+#[test]
+fn where_a_core_is_dear_little_is_worth_moving() {
+    with_file("sim-core", trace(Kind::Zipf, 40), |path| {
+        let at = |usd_per_core_month| {
+            let slowdown = PolicyArgs { max_slowdown: vec!["5%".into()], ..PolicyArgs::default() };
+            let plain = SimArgs { oracle: false, bar: false, ..args(path) };
+            let args = SimArgs { policies: slowdown, usd_per_core_month, ..plain };
+            simulate(&args, path).map(|report| report.policies[0].clone())
+        };
+        let [usual, dear] = [at(None).expect("simulated"), at(Some(10_000.0)).expect("simulated")];
+        assert!(usual.moves > 0 && usual.cpu_tax > 0.0, "{usual:?}");
+        assert_eq!((dear.moves, dear.cpu_tax), (0, 0.0));
+        let refused = at(Some(-1.0)).expect_err("a price").to_string();
+        assert!(refused.contains("--usd-per-core-month"), "{refused}");
     });
 }
 

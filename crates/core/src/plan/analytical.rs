@@ -48,6 +48,10 @@ pub const STAY_WINDOWS: f64 = 4.0;
 /// for as long ([`Model::lasts`]).
 const STAY_WINDOWS_MAX: f64 = 64.0;
 
+/// Windows at least over which the money for a move must pay. With 4 and 16 simulated applications
+/// gained less by what processors and memory cost together (`slowdown_tests.rs`).
+const PAYS_WINDOWS: f64 = 8.0;
+
 /// Share of a region's pages touched in a window from which it counts as in full use: whatever is
 /// taken down is back before the next window, even if the sums say that a tenth of it would stay.
 const IN_FULL_USE: f64 = 0.9;
@@ -60,8 +64,13 @@ const RETRY_WINDOWS: f64 = 16.0;
 pub struct Model {
     /// Windows that a page which faulted back stays in DRAM, on average; 0 or more.
     pub residence_windows: f64,
-    /// Price of processor time: US dollars a month for one nanosecond in every window; 0 or more.
+    /// Price of processor time, in faults and in taking their pages down again: US dollars a month
+    /// for one nanosecond in every window; 0 or more. What is paid for is all of it, whatever share
+    /// counts as time.
     pub usd_per_cpu_ns: f64,
+    /// The same of bringing a region to its tier, spread over its stay; 0 or more. Above the former
+    /// where moves take longer than the tiers' figures say; 0 leaves moves off the bill.
+    pub usd_per_move_ns: f64,
     /// Share of the movers' processor time that counts as time, 0 to 1: what the application would
     /// have used.
     pub contention: f64,
@@ -80,6 +89,7 @@ impl Model {
     pub const PAPER: Model = Model {
         residence_windows: 0.0,
         usd_per_cpu_ns: 0.0,
+        usd_per_move_ns: 0.0,
         contention: 1.0,
         moves_alike: true,
         lasts: false,
@@ -87,7 +97,7 @@ impl Model {
 
     /// From the price of a core in US dollars per month and the length of a window in seconds.
     pub fn new(residence_windows: f64, usd_per_core_month: f64, window_s: f64) -> Model {
-        let usd_per_cpu_ns = usd_per_core_month / (window_s * 1e9);
+        let usd_per_cpu_ns = usd_per_cpu_ns(usd_per_core_month, window_s);
         Model { residence_windows, usd_per_cpu_ns, ..Model::PAPER }
     }
 
@@ -97,6 +107,7 @@ impl Model {
         Model {
             residence_windows: at_least_0(self.residence_windows),
             usd_per_cpu_ns: at_least_0(self.usd_per_cpu_ns),
+            usd_per_move_ns: at_least_0(self.usd_per_move_ns),
             contention: at_least_0(self.contention).min(1.0),
             moves_alike: self.moves_alike,
             lasts: self.lasts,
@@ -105,7 +116,16 @@ impl Model {
 
     /// What moving a page to this tier counts for, in nanoseconds.
     pub(super) fn move_ns(self, tier: &TierCost) -> f64 {
-        self.contention * if self.moves_alike { cost::MOVE_NS_PER_PAGE } else { tier.move_ns }
+        self.contention * self.work_ns(tier)
+    }
+
+    /// Processor time of moving a page to this tier, in nanoseconds.
+    fn work_ns(self, tier: &TierCost) -> f64 {
+        if self.moves_alike {
+            cost::MOVE_NS_PER_PAGE
+        } else {
+            tier.move_ns
+        }
     }
 
     /// A page that comes back will be taken down again, which costs `move_ns`.
@@ -116,6 +136,12 @@ impl Model {
             0.0
         }
     }
+}
+
+/// US dollars a month for one nanosecond of a processor in every window of `window_s` seconds, from
+/// the price of a core.
+pub(super) fn usd_per_cpu_ns(usd_per_core_month: f64, window_s: f64) -> f64 {
+    usd_per_core_month / (window_s * 1e9)
 }
 
 /// A budget that is an amount of money, for all that the application takes.
@@ -259,8 +285,11 @@ pub struct RegionChoices<'a> {
     expected: &'a [Expected],
     options: usize,
     fault_ns: [f64; MAX_TIERS],
-    /// What moving a page there counts for.
+    /// What moving a page there counts for, and what it costs.
     move_ns: [f64; MAX_TIERS],
+    work_usd: [f64; MAX_TIERS],
+    /// Price of the processor time of a fault whose page goes down again.
+    fault_usd: [f64; MAX_TIERS],
     /// Price of one page's worth of bytes, and the share of them that a page takes on average.
     usd_per_full_page: [f64; MAX_TIERS],
     ratio: [f64; MAX_TIERS],
@@ -287,12 +316,18 @@ impl<'a> RegionChoices<'a> {
             options: tiers.len().min(MAX_TIERS),
             fault_ns: [0.0; MAX_TIERS],
             move_ns: [0.0; MAX_TIERS],
+            work_usd: [0.0; MAX_TIERS],
+            fault_usd: [0.0; MAX_TIERS],
             usd_per_full_page: [0.0; MAX_TIERS],
             ratio: [0.0; MAX_TIERS],
         };
         for (index, tier) in tiers.iter().take(MAX_TIERS).enumerate() {
             choices.fault_ns[index] = tier.fault_ns;
             choices.move_ns[index] = model.move_ns(tier);
+            let work_ns = model.work_ns(tier);
+            choices.work_usd[index] = work_ns * model.usd_per_move_ns;
+            let fault_ns = tier.fault_ns + model.again_ns(work_ns);
+            choices.fault_usd[index] = fault_ns * model.usd_per_cpu_ns;
             choices.usd_per_full_page[index] = tier.usd_per_gib_month / cost::PAGES_PER_GIB;
             choices.ratio[index] = tier.ratio;
         }
@@ -336,6 +371,19 @@ impl<'a> RegionChoices<'a> {
     fn away_ns(&self, region: &RegionView, here: usize, option: usize) -> f64 {
         let moved = f64::from(region.pages) - region.pages_refused();
         moved * self.move_ns[option] / self.stay_windows(region, here, option)
+    }
+
+    /// The price of that move, spread over the windows in which it may well pay: time is short in
+    /// the next ones, money is not.
+    #[inline]
+    fn away_usd(&self, region: &RegionView, here: usize, option: usize) -> f64 {
+        if here == option || self.model.usd_per_move_ns == 0.0 {
+            return 0.0;
+        }
+        let stay = self.stay_windows(region, here, option);
+        let alike = if option == 0 { 0.0 } else { region.alike_windows() };
+        let moved = f64::from(region.pages) - region.pages_refused();
+        moved * self.work_usd[option] / stay.max(alike).max(PAYS_WINDOWS)
     }
 
     #[inline]
@@ -383,13 +431,16 @@ impl Choices for RegionChoices<'_> {
     fn tco(&self, item: usize, option: usize) -> f64 {
         let region = self.region(item);
         let pages = f64::from(region.pages);
+        let here = usize::from(self.current[item]);
+        let moves = self.away_usd(region, here, option);
         if option == 0 {
-            return pages * self.usd_per_page(region, 0);
+            return pages * self.usd_per_page(region, 0) + moves;
         }
         let back = self.expected[item].back;
         (pages - back) * self.usd_per_page(region, option)
             + back * self.usd_per_page(region, 0)
-            + self.cpu_ns(item, option) * self.model.usd_per_cpu_ns
+            + self.faults(item, option) * self.fault_usd[option]
+            + moves
     }
     /// Of all its pages: a limit must also hold when none of them is back.
     #[inline]
@@ -409,7 +460,7 @@ impl Choices for RegionChoices<'_> {
         let here = usize::from(self.current[item]);
         let faults = K_Y * expected.faults;
         perf[0] = if here == 0 { 0.0 } else { self.away_ns(region, here, 0) };
-        tco[0] = pages * dram;
+        tco[0] = pages * dram + self.away_usd(region, here, 0);
         for option in 1..self.options {
             let again = self.model.again_ns(self.move_ns[option]);
             let cpu_ns = faults * (self.fault_ns[option] + again);
@@ -418,7 +469,8 @@ impl Choices for RegionChoices<'_> {
             perf[option] = busy_ns + away;
             tco[option] = (pages - back) * self.usd_per_page(region, option)
                 + back * dram
-                + cpu_ns * self.model.usd_per_cpu_ns;
+                + faults * self.fault_usd[option]
+                + self.away_usd(region, here, option);
         }
     }
 }

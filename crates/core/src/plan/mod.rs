@@ -55,7 +55,7 @@ use core::fmt;
 
 use crate::coldage;
 use crate::cost::{self, TierCost, K_Y};
-use crate::hotness::WindowSeen;
+use crate::hotness::{WindowSeen, LONG_WINDOWS};
 use crate::tier::{TierId, MAX_TIERS};
 
 /// What a policy knows about one region (2 MiB of address space).
@@ -100,6 +100,11 @@ pub struct RegionView {
 /// Windows in tiers after which a region is expected to stay for as many.
 const DOWN_FOR_LONG_WINDOWS: u8 = 8;
 
+/// A region is as cold as it was on average if that is at most so much more touched: what looks at
+/// a few of its pages cannot tell apart.
+const ALIKE: f32 = 2.0;
+const ALIKE_PAGES: f32 = 16.0;
+
 /// Stored bytes / original bytes of one region in each tier, as its own pages gave it. One byte a
 /// tier, because there are 1,000,000s of regions: steps of half a per cent, at most 1.275.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -131,6 +136,17 @@ impl RegionView {
     #[inline]
     pub(crate) fn is_down_for_long(&self) -> bool {
         self.down_windows >= DOWN_FOR_LONG_WINDOWS
+    }
+
+    /// Windows for which it has been about as cold as it is now: 0, if it was hotter before, and at
+    /// most as many as its long average runs over.
+    #[inline]
+    fn alike_windows(&self) -> f64 {
+        let was_hotter = self.long > ALIKE * self.hotness_usable() + ALIKE_PAGES;
+        if was_hotter {
+            return 0.0;
+        }
+        f64::from(self.windows_seen.min(LONG_WINDOWS))
     }
 
     /// A region in this tier of which nothing else is known: no pages, no past.

@@ -57,6 +57,12 @@
 //! - *Promotions.* Bringing a region home takes its time at once, and its faults come one by one.
 //!   It happens if one window of faults would cost more. What is touched comes home by itself.
 //!
+//! # Processor time
+//!
+//! What faults and moves take of a processor is on the bill at the price of a core, also where
+//! nobody waits for it ([`Slowdown::with_core_price`]): a move that costs more than it saves is not
+//! made.
+//!
 //! # Rest
 //!
 //! A move counts in the budget with its share of the stay (`STAY_WINDOWS` of the analytical
@@ -67,7 +73,7 @@
 mod moving;
 mod pace;
 
-use super::analytical::{Expected, Model};
+use super::analytical::{self, Expected, Model};
 use super::burst::Burst;
 use super::correction::{Correction, FAULTS_MIN};
 use super::ledger::Ledger;
@@ -135,6 +141,7 @@ const PAUSE_WINDOWS: u32 = 1;
 pub struct Slowdown {
     target: f64,
     residence_windows: f64,
+    usd_per_cpu_ns: f64,
     limits: Vec<Limit>,
     solver: Limited,
     /// Usual running time of a window, once one was measured.
@@ -176,6 +183,7 @@ impl Slowdown {
         Slowdown {
             target: if target.is_nan() { 0.0 } else { target.clamp(0.0, 10.0) },
             residence_windows: 0.0,
+            usd_per_cpu_ns: 0.0,
             limits: Vec::new(),
             solver: Limited::default(),
             running_ns: None,
@@ -205,6 +213,13 @@ impl Slowdown {
     pub fn with_residence(self, windows: f64) -> Slowdown {
         let residence_windows = if windows.is_finite() { windows.max(0.0) } else { 0.0 };
         Slowdown { residence_windows, ..self }
+    }
+
+    /// The same, told what a core costs, in US dollars per month, and how long a window is, in
+    /// seconds: processor time is then on the bill, whoever waits for it. Otherwise it is free.
+    pub fn with_core_price(self, usd_per_core_month: f64, window_s: f64) -> Slowdown {
+        let usd = analytical::usd_per_cpu_ns(usd_per_core_month, window_s);
+        Slowdown { usd_per_cpu_ns: if usd.is_finite() { usd.max(0.0) } else { 0.0 }, ..self }
     }
 
     /// The same within these limits.
@@ -394,10 +409,11 @@ impl Policy for Slowdown {
         let contention = self.contention.max(CONTENTION_MIN);
         let model = Model {
             residence_windows: self.residence_windows,
+            usd_per_cpu_ns: self.usd_per_cpu_ns,
+            usd_per_move_ns: self.usd_per_cpu_ns * self.moving.longer(),
             contention,
             moves_alike: false,
             lasts: true,
-            ..Model::PAPER
         };
         let choices =
             RegionChoices::new(regions, &self.known, &self.current, &self.expected, tiers, model);
@@ -416,7 +432,7 @@ impl Policy for Slowdown {
         let repaid = self.owed / OWED_WINDOWS;
         let full = self.budget_ns();
         let budget = full * (1.0 - repaid);
-        let limits = super::analytical::left_by_pinned(&self.limits, regions, tiers, &to);
+        let limits = analytical::left_by_pinned(&self.limits, regions, tiers, &to);
         let mut answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
         let (saved_usd, lost_ns) = saved_and_lost(&choices, &answer.solution.choice);
         let least = if self.is_strict { WORTH_AGAIN } else { WORTH_ON_AVERAGE };

@@ -228,6 +228,7 @@ mod tests {
         fn at_the_price_of_the_plan_each_region_is_where_it_costs_least(
             hotness in prop::collection::vec((0f32..400.0, 0u8..3), 100..300),
             alpha in 0.1f64..0.8, target in 0.02f64..0.4,
+            core in prop::sample::select(vec![0.0, 500.0]),
         ) {
             let regions: Vec<RegionView> = hotness.iter().enumerate()
                 .map(|(id, &(hot, tier))| region(id as u64, hot, tier)).collect();
@@ -240,7 +241,9 @@ mod tests {
             let plan = Analytical::new(alpha).with_model(model).plan(&regions, &tiers());
             check_places(&plan, &regions)?;
 
-            let mut policy = Slowdown::new(target).with_residence(1.5);
+            // A core at no price, and at one that matters, in windows of a second.
+            let priced = Slowdown::new(target).with_residence(1.5).with_core_price(core, 1.0);
+            let mut policy = priced;
             policy.learn(&Measured {
                 running_ns: 4e9, contention: 0.02, ..Measured::default()
             });
