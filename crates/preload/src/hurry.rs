@@ -18,6 +18,9 @@ use terrace_store::Helper;
 /// Movers there may be.
 const MOVERS_MAX: usize = 8;
 
+/// How long is looked whether a mover runs: some microseconds.
+const LOOK_SPINS: usize = 50;
+
 /// The movers, by number.
 #[derive(Debug, Default)]
 pub struct Hurry {
@@ -46,11 +49,19 @@ impl Hurry {
 impl Helper for Hurry {
     fn help(&self, wait: &mut dyn FnMut()) {
         let Ok(_away) = self.away.try_lock() else { return wait() };
-        let brought = self.others().map(|tid| {
-            let usual = Cpus::of_thread(tid?)?;
-            thread::bring_here(tid?);
-            Some((tid?, usual))
-        });
+        let others = self.others();
+        let used_ns = others.map(|tid| tid.map_or(0, thread::cpu_ns));
+        (0..LOOK_SPINS).for_each(|_| std::hint::spin_loop());
+        let mut brought = [None; MOVERS_MAX];
+        for (n, tid) in others.iter().enumerate() {
+            let Some(tid) = *tid else { continue };
+            // One that runs is better left alone: it is stopped to be moved, which takes longer.
+            if thread::cpu_ns(tid) == used_ns[n] {
+                let usual = Cpus::of_thread(tid);
+                thread::bring_here(tid);
+                brought[n] = usual.map(|usual| (tid, usual));
+            }
+        }
         wait();
         // (What a mover itself decided meanwhile it decides anew when the pager's CPU changes.)
         brought.iter().flatten().for_each(|(tid, usual)| usual.give_to(*tid));
