@@ -287,3 +287,28 @@ def test_what_comes_back_at_once_was_wrong(sandbox: Sandbox, program: Compiler) 
         assert "demotions were right" in sandbox.terrace("status", str(pid)).stdout
         # It may be asking to be taken down again; it goes on without an answer when it is ended.
         os.kill(pid, signal.SIGKILL)
+
+
+def test_where_a_core_is_dear_what_is_cold_stays_and_it_is_said(
+    sandbox: Sandbox, program: Compiler
+) -> None:
+    """Under the default policy moves must save what they cost, whoever waits for them."""
+    dear = ("--window", "0.3", "--usd-per-core-month", "10000")
+    with sandbox.start(program("hot_and_cold"), options=dear) as run:
+        areas = {}
+        while not (line := run.until("")).startswith("PID"):
+            _, name, address = line.split()
+            areas[name] = int(address, 16)
+        pid = int(line.split()[1])
+        explained = Explained(sandbox, run, pid, areas)
+        wait_until("the program was looked at", lambda: len(run.windows(pid)) >= 16, 40)
+        assert all(pages_in_tiers(w) == 0 for w in run.windows(pid))
+        told = explained.at("cold", 4 << 20)
+        assert told["region"]["touched_pages"] < 60
+        assert told["why"].startswith("It stays because a core has a price: "), told["why"]
+        assert explained.at("hot", 6 << 20)["why"].startswith("It is in use: ")
+        limits = {limit["what"]: limit for limit in explained.json()["limits"]}
+        assert limits["processor"]["pages"] >= AREA_PAGES // 2, limits
+        assert "10000 dollars a month" in limits["processor"]["text"]
+        os.kill(pid, signal.SIGTERM)
+        assert run.conclude() == 0, run.stderr()

@@ -2,7 +2,7 @@
 //! words, with what would help.
 
 use serde_json::{json, Value};
-use terrace_core::plan::{weigh, Why};
+use terrace_core::plan::{weigh, Place, Why};
 use terrace_core::tier::TierId;
 
 use super::answer::cheapest;
@@ -31,8 +31,8 @@ impl Held {
 pub(super) fn limits(config: &Config, last: &Snapshot, locked_bytes: u64) -> Value {
     let price = |tier: usize| last.tiers.get(tier).map_or(0.0, |t| t.usd_per_page_month());
     let (dram, least) = (price(0), price(cheapest(last)));
-    let [mut unknown, mut back, mut underway, mut in_use, mut waiting, mut budget, mut dearer] =
-        [Held::default(); 7];
+    let [mut unknown, mut back, mut underway, mut dearer] = [Held::default(); 4];
+    let [mut in_use, mut processor, mut waiting, mut budget] = [Held::default(); 4];
     if let Some(plan) = &last.plan {
         let weighing = weigh(&last.views, &last.tiers, plan.terms, last.usd_per_ns());
         for (index, view) in last.views.iter().enumerate() {
@@ -45,10 +45,14 @@ pub(super) fn limits(config: &Config, last: &Snapshot, locked_bytes: u64) -> Val
                 let held = if view.tier == TierId::DRAM { &mut underway } else { &mut back };
                 held.add(resident, dram - least);
             } else {
-                let stays = weighing.places(index).next().map_or(0.0, |p| p.usd_per_month);
-                let can_save = weighing.places(index).any(|p| p.usd_per_month < stays);
+                let stays = weighing.places(index).next();
+                let any = |is_less: &dyn Fn(&Place, &Place) -> bool| {
+                    weighing.places(index).any(|p| stays.is_some_and(|stays| is_less(&p, &stays)))
+                };
+                let can_save = any(&|p, stays| p.usd_per_month < stays.usd_per_month);
                 let best = weighing.best(index).map_or(TierId::DRAM, |best| best.tier);
                 let held = match (can_save, best) {
+                    (false, _) if any(&Place::spares_memory) => &mut processor,
                     (false, _) => &mut in_use,
                     (true, TierId::DRAM) => &mut budget,
                     (true, _) => &mut waiting,
@@ -88,6 +92,15 @@ pub(super) fn limits(config: &Config, last: &Snapshot, locked_bytes: u64) -> Val
             }
         },
         ("in_use", in_use, "in use: what goes down comes back before it has saved anything".into()),
+        (
+            "processor",
+            processor,
+            format!(
+                "its memory would cost less in a tier, and the processor time of bringing it there \
+                 and of its faults more: a core is at {} dollars a month (usd_per_core_month)",
+                config.policy.usd_per_core_month
+            ),
+        ),
         (
             "waiting",
             waiting,

@@ -74,6 +74,7 @@ fn by_cost(
     let (Some(best), Some(cheapest)) = (least(|p| p.usd_in_all), least(|p| p.usd_per_month)) else {
         return String::new();
     };
+    let memory = least(Place::memory_usd).unwrap_or(dram);
     let per_us = last.usd_per_ns() * 1e3;
     let time = |p: &Place| {
         let us = p.stall_ns / 1e3;
@@ -97,6 +98,14 @@ fn by_cost(
             money(saved),
             money(dram.usd_per_month),
             paid(place)
+        )
+    } else if cheapest.tier == TierId::DRAM && memory.spares_memory(dram) {
+        format!(
+            "It stays because a core has a price: {touched}. In {} its memory would cost {} USD a \
+             month less, and the processor time of bringing it there and of its faults {}.",
+            name(memory.tier),
+            money(dram.memory_usd() - memory.memory_usd()),
+            money(memory.processor_usd)
         )
     } else if cheapest.tier == TierId::DRAM {
         format!(

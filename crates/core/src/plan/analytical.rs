@@ -359,6 +359,12 @@ impl<'a> RegionChoices<'a> {
         K_Y * self.expected[item].faults
     }
 
+    /// The part of an item's money in `option` that is processor time.
+    pub(super) fn processor_usd(&self, item: usize, option: usize) -> f64 {
+        let moves = self.away_usd(self.region(item), usize::from(self.current[item]), option);
+        self.faults(item, option) * self.fault_usd[option] + moves
+    }
+
     /// Processor time per window that an item costs in `option`, in nanoseconds.
     #[inline]
     fn cpu_ns(&self, item: usize, option: usize) -> f64 {

@@ -39,6 +39,9 @@ impl Terms {
     };
 }
 
+/// Least share of a region's price in DRAM that matters.
+const SPARES_MIN: f64 = 0.02;
+
 /// A price if it is one: finite and above nothing.
 pub(super) fn price(usd_per_ns: f64) -> Option<f64> {
     (usd_per_ns.is_finite() && usd_per_ns > 0.0).then_some(usd_per_ns)
@@ -51,6 +54,8 @@ pub struct Place {
     pub tier: TierId,
     /// Money for the region there, pages that are back in DRAM included, in US dollars per month.
     pub usd_per_month: f64,
+    /// The part of it that is processor time, at the price of a core.
+    pub processor_usd: f64,
     /// Faults to expect per window.
     pub faults: f64,
     /// Time that threads are expected to wait for them, in nanoseconds per window.
@@ -60,6 +65,19 @@ pub struct Place {
     /// All of it as money, time at the price that was handed in: what the least of is chosen by,
     /// in US dollars per month.
     pub usd_in_all: f64,
+}
+
+impl Place {
+    /// Money for memory alone, in US dollars per month.
+    pub fn memory_usd(&self) -> f64 {
+        self.usd_per_month - self.processor_usd
+    }
+
+    /// Whether memory alone would cost less here than in DRAM, so that it matters: what is in full
+    /// use would save nothing, or a rounding error.
+    pub fn spares_memory(&self, dram: &Place) -> bool {
+        dram.memory_usd() - self.memory_usd() > SPARES_MIN * dram.memory_usd()
+    }
 }
 
 /// Weighs every tier for every region; made by [`weigh`].
@@ -131,6 +149,7 @@ impl Weighing<'_> {
             Place {
                 tier: TierId(option as u8),
                 usd_per_month,
+                processor_usd: choices.processor_usd(index, option),
                 // Nothing may be minus nothing.
                 faults: choices.faults(index, option) + 0.0,
                 stall_ns: choices.stall_ns(index, option) + 0.0,
@@ -185,6 +204,15 @@ mod tests {
         assert_eq!(places.iter().map(|p| p.move_ns).collect::<Vec<_>>(), [0., 1.024e7, 1.024e7]);
         assert_eq!(places[1].usd_in_all, 256.0 + 50.0 + 2_560.0);
         assert_eq!(weighing.best(0).unwrap().tier, TierId::DRAM);
+        assert!(places.iter().all(|p| p.memory_usd() == p.usd_per_month));
+        // A core at a millionth of a dollar for each nanosecond in every window: 10 faults of 5 us,
+        // whose pages are not taken down again, and the move over eight windows.
+        let model = Model { usd_per_cpu_ns: 1e-6, usd_per_move_ns: 1e-6, ..Model::PAPER };
+        let terms = Terms { model, ..Terms::NONE };
+        let quick = weigh(&regions, &tiers, terms, 0.0).places(0).nth(1).unwrap();
+        assert!((quick.processor_usd - (0.05 + 1.28)).abs() < 1e-9, "{quick:?}");
+        assert!((quick.memory_usd() - 256.0).abs() < 1e-9 && quick.usd_per_month > 257.3);
+        assert!(quick.spares_memory(&places[0]) && !places[0].spares_memory(&places[0]));
         assert_eq!(weigh(&regions, &tiers, Terms::NONE, 1e-5).best(0).unwrap().tier, TierId(2));
     }
 
