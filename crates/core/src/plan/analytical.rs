@@ -48,8 +48,8 @@ pub const STAY_WINDOWS: f64 = 4.0;
 /// for as long ([`Model::lasts`]).
 const STAY_WINDOWS_MAX: f64 = 64.0;
 
-/// Windows at least over which the money for a move must pay. With 4 and 16 simulated applications
-/// gained less by what processors and memory cost together (`slowdown_tests.rs`).
+/// Windows at least over which the money for a move must pay. With 4 and 16 the simulated
+/// applications of `slowdown_tests.rs` gained less in all, memory and processors together.
 const PAYS_WINDOWS: f64 = 8.0;
 
 /// Share of a region's pages touched in a window from which it counts as in full use: whatever is

@@ -141,6 +141,7 @@ impl Pager {
 
     /// Serves until the process ends.
     pub fn run(mut self) -> ! {
+        // In short turns a thread that was just given its page does not take the pager's place.
         if !thread::take_short_turns(-10) {
             thread::take_short_turns(0);
         }

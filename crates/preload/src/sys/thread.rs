@@ -473,7 +473,8 @@ pub fn cpus() -> usize {
 
 /// Has another thread of the process run on the CPU of the calling one.
 pub fn bring_here(tid: u32) {
-    // SAFETY: as above.
+    // SAFETY: the set is plain data of the size given and has a bit for any number below
+    // CPU_SETSIZE.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         match usize::try_from(libc::sched_getcpu()) {
