@@ -32,8 +32,10 @@ use spent::Spent;
 
 pub mod candidates;
 pub mod costs;
+mod fit;
 pub mod generate;
 pub mod hindsight;
+mod moved;
 pub mod replay;
 pub mod report;
 pub mod spent;
@@ -256,7 +258,7 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
             cost.fault_ns *= spent.fault_scale;
         }
         ensure!(costs.iter().all(|c| c.is_valid()), "a tier of the trace has no valid cost");
-        replay::machine(&base, costs, &spent)
+        replay::machine(&base, costs, &from, &spent)
     };
     let live_loads = replay::loads(&trace, &from, &spent, args.warm_up)?;
     let live = replay::live(&trace, &live_loads, &spent).filter(|_| args.tiers.is_none());

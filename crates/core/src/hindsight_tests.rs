@@ -33,7 +33,7 @@ fn machine(tiers: usize) -> Machine {
         cooling_windows: 1,
         samples_per_region: 4,
         move_pages: u64::MAX,
-        move_ns: MOVE_NS,
+        move_ns: vec![MOVE_NS],
         fault_cpu_ns: 0.0,
         hit_ns: 0.0,
         contention: 1.0,

@@ -54,6 +54,9 @@ pub struct Clock {
     /// What threads waited for pages by what they usually do; 0 counts as 1, where that is not
     /// known.
     pub slower: f64,
+    /// The part of that which is told by faults from tiers and not by touches of watched pages, 0
+    /// to 1: as far as tiers themselves seemed so much slower.
+    pub slower_part: f64,
     /// Share of the touched pages that came home by a fault of their own, above 0 to 1; the others
     /// were there already, brought along by the fault of a scan. 0 counts as 1, where that is not
     /// known.

@@ -135,8 +135,8 @@ struct Course<'a> {
     degrees: &'a Degrees,
     refused: f64,
     cooling: usize,
-    /// Priced time of one page moved.
-    move_usd: f64,
+    /// Priced time of one page moved, by the tier that it is moved to.
+    move_usd: [f64; MAX_TIERS],
     price: f64,
     /// At the start of each window: what is touched, and the share of the pages there were that
     /// is left. And the pages that were added, at home.
@@ -247,7 +247,9 @@ impl<'a> Course<'a> {
             degrees,
             refused: f64::from(area.refused),
             cooling: machine.waits(),
-            move_usd: price * machine.move_ns * machine.contention,
+            move_usd: core::array::from_fn(|to| {
+                price * machine.move_ns(TierId(to as u8)) * machine.contention
+            }),
             machine,
             price,
             steps,
@@ -281,7 +283,8 @@ impl<'a> Course<'a> {
     /// of those in tiers a share of that faults.
     fn before(&self, then: &Values, touched: f64, fault_share: f64) -> Values {
         let tiers = self.tiers();
-        let away = self.move_usd + then.best_tier(tiers);
+        let away = (1..tiers).map(|to| self.move_usd[to] + then.tier[to]);
+        let away = away.fold(f64::INFINITY, f64::min);
         let free = then.home[0].min(away);
         // At the end of the window in which it came a page counts as come a window ago.
         let came = if self.cooling == 0 { free } else { then.home[self.cooling - 1] };
@@ -290,7 +293,7 @@ impl<'a> Course<'a> {
         for wait in 1..self.cooling {
             now.home[wait] = self.usd_per_page[0] + then.home[wait - 1];
         }
-        let back = self.move_usd + then.home[0];
+        let back = self.move_usd[0] + then.home[0];
         for tier in 1..tiers {
             let half = touched / 2.0;
             let money = (1.0 - half) * self.usd_per_page[tier] + half * self.usd_per_page[0];
@@ -352,18 +355,18 @@ impl<'a> Course<'a> {
         self.through(&mut body, &mut point, |body, _| {
             let moved = body.pages_to_move(tier, self.cooling);
             body.go(tier, self.cooling);
-            moved
+            (tier, moved)
         });
         point
     }
 
     /// Takes a region through all windows and adds up what it pays. After each but the last `step`
-    /// moves it, and says how many pages that is.
+    /// moves it, and says where to and how many pages that is.
     fn through(
         &self,
         body: &mut Body,
         point: &mut Point,
-        mut step: impl FnMut(&mut Body, usize) -> f64,
+        mut step: impl FnMut(&mut Body, usize) -> (TierId, f64),
     ) {
         for (window, happens) in self.steps.iter().enumerate() {
             if window > 0 {
@@ -377,15 +380,15 @@ impl<'a> Course<'a> {
                 home * self.usd_per_page[0] + (body.pages() - home) * self.usd_per_page[tier];
             point.lost_ns += came * happens.fault_share * self.fault_ns(tier);
             if window + 1 < self.steps.len() {
-                let moved = step(body, window);
+                let (to, moved) = step(body, window);
                 point.moved_pages += moved;
-                point.lost_ns += moved * self.machine.move_ns * self.machine.contention;
+                point.lost_ns += moved * self.machine.move_ns(to) * self.machine.contention;
             }
         }
     }
 
-    /// Takes the region where its pages are worth most; pages moved.
-    fn step(&self, body: &mut Body, then: &[Values; CLASSES]) -> f64 {
+    /// Takes the region where its pages are worth most; where that is, and pages moved.
+    fn step(&self, body: &mut Body, then: &[Values; CLASSES]) -> (TierId, f64) {
         let (mut best, mut least) = (None, self.worth(body, then));
         for to in 0..self.tiers() {
             let to = TierId(to as u8);
@@ -395,15 +398,15 @@ impl<'a> Course<'a> {
             }
             let mut there = *body;
             there.go(to, self.cooling);
-            let cost = moved * self.move_usd + self.worth(&there, then);
+            let cost = moved * self.move_usd[to.index()] + self.worth(&there, then);
             if cost < least {
                 (best, least) = (Some(to), cost);
             }
         }
-        let Some(to) = best else { return 0.0 };
+        let Some(to) = best else { return (body.tier, 0.0) };
         let moved = body.pages_to_move(to, self.cooling);
         body.go(to, self.cooling);
-        moved
+        (to, moved)
     }
 
     /// What a region as it is at the end of a window is worth at the start of the next.

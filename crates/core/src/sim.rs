@@ -20,6 +20,7 @@ use crate::cost::{self, TierCost};
 use crate::degrees::Degrees;
 use crate::hindsight::Seen;
 use crate::hotness::{RegionHistory, WindowSeen, PAGES_PER_REGION};
+use crate::latency::Latency;
 use crate::load::Clock;
 use crate::looks;
 use crate::plan::{Measured, Plan, Policy, Ratios, RegionView};
@@ -39,8 +40,9 @@ pub struct Machine {
     pub samples_per_region: u16,
     /// Pages that movers take down or across in a window at most.
     pub move_pages: u64,
-    /// Processor time of moving one page, in nanoseconds.
-    pub move_ns: f64,
+    /// Processor time of moving one page, by the tier that it is moved to, in nanoseconds; where
+    /// there are more tiers than figures the last one stands for the rest.
+    pub move_ns: Vec<f64>,
     /// Processor time of the runtime for a page that faulted, beside what its thread waits and
     /// beside taking it down again, in nanoseconds.
     pub fault_cpu_ns: f64,
@@ -53,6 +55,11 @@ pub struct Machine {
 impl Machine {
     pub(crate) fn waits(&self) -> usize {
         waits(self.cooling_windows)
+    }
+
+    /// Processor time of moving one page to a tier, in nanoseconds.
+    pub(crate) fn move_ns(&self, to: TierId) -> f64 {
+        self.move_ns.get(to.index()).or(self.move_ns.last()).copied().unwrap_or(0.0)
     }
 }
 
@@ -113,10 +120,21 @@ struct Region {
     was_down: bool,
 }
 
+/// What is measured of the faults from one tier.
+#[derive(Clone, Copy, Debug, Default)]
+struct Served {
+    faults: f64,
+    took_ns: f64,
+    latency: Latency,
+}
+
 /// One application.
 #[derive(Clone, Debug)]
 pub struct Simulation {
     machine: Machine,
+    /// The machine's tiers with what a fault from each takes as far as the policy can know.
+    known: Vec<TierCost>,
+    served: [Served; MAX_TIERS],
     regions: Vec<Region>,
     views: Vec<RegionView>,
     /// Processor time of the moves since the last window, in nanoseconds.
@@ -125,6 +143,8 @@ pub struct Simulation {
     /// longer than usual threads wait in it.
     watching_ns: f64,
     slower: f64,
+    /// By how much longer than usual they wait for pages in tiers, as far as that was seen.
+    tiers_slower: f64,
     /// Share of the pages that come home which fault themselves, in the next window.
     fault_share: f64,
     degrees: Degrees,
@@ -136,12 +156,15 @@ impl Simulation {
     /// An application with regions of these many pages (0 to 512), all in DRAM.
     pub fn new(machine: Machine, pages: &[u16]) -> Simulation {
         let mut simulation = Simulation {
+            known: machine.tiers.clone(),
+            served: [Served::default(); MAX_TIERS],
             machine,
             regions: Vec::new(),
             views: Vec::new(),
             moving_ns: 0.0,
             watching_ns: 0.0,
             slower: 1.0,
+            tiers_slower: 1.0,
             fault_share: 1.0,
             degrees: Degrees::even(),
             is_tracked: false,
@@ -167,6 +190,7 @@ impl Simulation {
     pub fn next(&mut self, clock: &Clock) {
         self.watching_ns = clock.watching_ns.max(0.0);
         self.slower = if clock.slower > 0.0 { clock.slower } else { 1.0 };
+        self.tiers_slower = 1.0 + (self.slower - 1.0) * clock.slower_part.clamp(0.0, 1.0);
         self.fault_share = clock.share_that_faults();
     }
 
@@ -224,6 +248,8 @@ impl Simulation {
         let (mut tco, mut tco_at_end, mut hits_all) = (0.0, 0.0, 0u64);
         let waits = self.machine.waits();
         let fault_share = core::mem::replace(&mut self.fault_share, 1.0);
+        let slower = core::mem::replace(&mut self.slower, 1.0);
+        let tiers_slower = core::mem::replace(&mut self.tiers_slower, 1.0);
         self.windows += 1;
         for index in 0..self.regions.len() {
             let region = &mut self.regions[index];
@@ -242,9 +268,12 @@ impl Simulation {
             };
             let hot_share = if look.pool > 0.0 { (hot / look.pool).min(1.0) } else { 0.0 };
             let came = region.body.touch(&by_class, waits);
-            let faulted = came * fault_share;
+            let (faulted, tier) = (came * fault_share, region.body.tier.index());
+            let waited_ns = faulted * self.machine.tiers[tier].fault_ns;
             faults += faulted;
-            stalled_ns += faulted * self.machine.tiers[region.body.tier.index()].fault_ns;
+            stalled_ns += waited_ns;
+            self.served[tier].faults += faulted;
+            self.served[tier].took_ns += waited_ns * tiers_slower;
             pages += all;
             region.seen = WindowSeen {
                 present: look.pool.round() as u16,
@@ -266,7 +295,7 @@ impl Simulation {
         let hits_ns = hits_all as f64 * self.machine.hit_ns;
         let watched_ns = core::mem::take(&mut self.watching_ns);
         let usual_ns = stalled_ns;
-        stalled_ns = (stalled_ns + hits_ns) * core::mem::replace(&mut self.slower, 1.0);
+        stalled_ns = (stalled_ns + hits_ns) * slower;
         let measured = Measured {
             running_ns,
             stalled_ns,
@@ -277,10 +306,11 @@ impl Simulation {
             faults,
         };
         policy.learn(&measured);
+        self.measure_latencies();
         self.views.clear();
         let is_tracked = self.is_tracked;
         self.views.extend(self.regions.iter().map(|region| region.view(waits, is_tracked)));
-        let plan = policy.plan(&self.views, &self.machine.tiers);
+        let plan = policy.plan(&self.views, &self.known);
         let moved_pages = self.carry_out(&plan);
         let taken_ns = measured.taken_ns();
         let dram = self.machine.tiers[0].usd_per_page_month();
@@ -323,6 +353,19 @@ impl Simulation {
         })
     }
 
+    /// What a runtime would know of its tiers by now: faults take longer in some windows of a
+    /// recording than in others. (In generated ones they always take the same.)
+    fn measure_latencies(&mut self) {
+        if !self.is_tracked {
+            return;
+        }
+        let all = self.known.iter_mut().zip(&self.machine.tiers).zip(&mut self.served);
+        for ((known, tier), served) in all.skip(1) {
+            let (faults, took_ns) = (served.faults as u64, served.took_ns as u64);
+            known.fault_ns = served.latency.observe(faults, took_ns, tier.fault_ns);
+        }
+    }
+
     fn carry_out(&mut self, plan: &Plan) -> u64 {
         let mut left = self.machine.move_pages as f64;
         let mut moved = 0.0;
@@ -334,10 +377,10 @@ impl Simulation {
             }
             left -= pages;
             moved += pages;
+            self.moving_ns += pages * self.machine.move_ns(step.to);
             region.body.go(step.to, self.machine.waits());
             region.was_down |= step.to != TierId::DRAM;
         }
-        self.moving_ns += moved * self.machine.move_ns;
         moved as u64
     }
 }
@@ -427,7 +470,7 @@ mod tests {
             cooling_windows: 3,
             samples_per_region: 4,
             move_pages: u64::MAX,
-            move_ns: 0.0,
+            move_ns: Vec::new(),
             fault_cpu_ns: 0.0,
             hit_ns: 0.0,
             contention: 0.0,

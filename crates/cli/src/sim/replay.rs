@@ -12,7 +12,7 @@ use terrace_core::sim::{waits, Machine, Simulation};
 use terrace_core::tier::MAX_TIERS;
 use terrace_core::touches::{areas_of, Recorded, Seen};
 
-use super::spent::Spent;
+use super::spent::{Spent, Waits};
 use crate::config::Config;
 use crate::demo::random::Random;
 use crate::policy;
@@ -163,11 +163,11 @@ fn clocks(
 ) -> Vec<Clock> {
     let mut managed = vec![0.0; windows];
     // What faults and touches of watched pages usually take.
-    let mut waits = vec![0.0; windows];
+    let mut waits = vec![Waits::default(); windows];
     for row in rows {
         let window = (row.window - first) as usize;
         managed[window] += f64::from(row.pages) * 4096.0;
-        waits[window] += spent.waits_ns(row);
+        waits[window].add(spent.waits_ns(row));
     }
     let measured: Vec<f64> =
         (0..windows).map(|w| process(w).running_ns as f64).filter(|ns| *ns > 0.0).collect();
@@ -182,19 +182,28 @@ fn clocks(
             running_ns: if running_ns > 0.0 { running_ns } else { usual },
             beside_bytes: (process.managed_bytes as f64 - managed[window]).max(0.0),
             overhead_bytes: process.overhead_bytes as f64,
-            watching_ns: spent.watching_ns(&process, spent.faults(pid, at)),
+            watching_ns: spent.watching_ns(&process, pid, at),
             slower: spent.slower(&process, waits[window]),
+            slower_part: waits[window].part_of_faults(),
             fault_share: spent.fault_share(pid, at),
         }
     };
     (0..windows).map(clock).collect()
 }
 
-/// The machine that policies are simulated on.
-pub fn machine(config: &Config, mut tiers: Vec<TierCost>, spent: &Spent) -> Machine {
+/// The machine that policies are simulated on; `from` names, for each of its tiers, that of the
+/// trace.
+pub fn machine(
+    config: &Config,
+    mut tiers: Vec<TierCost>,
+    from: &[Option<usize>],
+    spent: &Spent,
+) -> Machine {
+    let move_ns = |(tier, of): (&TierCost, &Option<usize>)| spent.move_ns(*of, tier);
+    let move_ns: Vec<f64> = tiers.iter().zip(from).map(move_ns).collect();
     if spent.is_generated() {
         // Nobody measured anything there: policies shall be told the truth.
-        tiers.iter_mut().for_each(|tier| tier.move_ns = spent.move_ns);
+        tiers.iter_mut().zip(&move_ns).for_each(|(tier, ns)| tier.move_ns = *ns);
     }
     let mib_s = match config.run.move_mib_s {
         0 => MOVE_MIB_S,
@@ -205,7 +214,7 @@ pub fn machine(config: &Config, mut tiers: Vec<TierCost>, spent: &Spent) -> Mach
         cooling_windows: config.run.cooling_windows.min(16) as usize,
         samples_per_region: config.run.samples_per_region.min(512) as u16,
         move_pages: (mib_s as f64 * 256.0 * config.run.window_s) as u64,
-        move_ns: spent.move_ns,
+        move_ns,
         fault_cpu_ns: spent.fault_cpu_ns,
         hit_ns: spent.hit_ns,
         contention: spent.contention,

@@ -2,22 +2,27 @@
 //!
 //! The processor time of a window is known as a sum. Most of it is for watching and has nothing to
 //! do with what is moved; told as a price of moves it would keep every policy from moving anything.
-//! What a page moved and a page that faulted add is told by how the sum changes from one window to
-//! the next with theirs: slow drifts drop out, and a usual figure stands in for what few pages
-//! leave open. The rest of each window is watching, and stays what it was.
+//! What a page moved to each tier and a page that faulted add is told by how the sum changes from
+//! one window to the next with theirs: slow drifts drop out, and a usual figure stands in for what
+//! few pages leave open. The rest of each window is watching, and stays what it was.
 
 use std::collections::HashMap;
 
 use terrace_core::cost::TierCost;
 
+use super::fit::{fit, Usual};
+use super::moved::Moved;
 use crate::trace::read::Trace;
 use crate::trace::{ProcessWindow, Row};
 
-/// Processor time for a page moved and for one that faulted, beside what is waited for, in
-/// nanoseconds: usual figures, how far from them a machine may well be, and the range.
-const MOVE_NS: (f64, f64) = (12_000.0, 6_000.0);
-const FAULT_NS: (f64, f64) = (5_000.0, 5_000.0);
-const RANGE_NS: (f64, f64) = (1_000.0, 60_000.0);
+/// Processor time for a page that faulted, beside what is waited for, in nanoseconds: a usual
+/// figure, how far from it a machine may well be, and the most that is believed.
+const FAULT_NS: Usual = (5_000.0, 5_000.0);
+const FAULT_MAX_NS: f64 = 60_000.0;
+/// Processor time for a page moved, by what the planner took it to be: how far from that it may
+/// well be, and the range.
+const MOVE_SPREAD: f64 = 0.5;
+const MOVE_RANGE: (f64, f64) = (0.1, 5.0);
 /// The same of a page moved where nothing was recorded.
 const MOVE_NS_GENERATED: f64 = 20_000.0;
 /// Windows to learn from, at least.
@@ -26,8 +31,8 @@ const WINDOWS_MIN: usize = 12;
 const SCATTER_NS: f64 = 2e6;
 /// Wait for a watched page in nanoseconds, and wait for a page in a tier by what was known of it at
 /// the end of the run: as above, and the scatter of a window's waits.
-const HIT_NS: (f64, f64) = (12_000.0, 12_000.0);
-const FAULT_SCALE: (f64, f64) = (1.0, 0.3);
+const HIT_NS: Usual = (12_000.0, 12_000.0);
+const FAULT_SCALE: Usual = (1.0, 0.3);
 const FAULT_SCALE_RANGE: (f64, f64) = (0.25, 4.0);
 const WAIT_SCATTER_NS: f64 = 1e6;
 /// Share of the pages that came home which a thread waited for, at least: a fault brings 16 others
@@ -39,8 +44,10 @@ const SLOWER_RANGE: (f64, f64) = (0.25, 8.0);
 /// What a trace tells of the machine beside its tiers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Spent {
-    /// Processor time of moving a page, in nanoseconds.
-    pub move_ns: f64,
+    /// Processor time of moving a page to each of the trace's tiers, in nanoseconds, and what it
+    /// is on average by what the planner took it to be.
+    move_ns: Vec<f64>,
+    longer: f64,
     /// Processor time for a page that faulted, in nanoseconds.
     pub fault_cpu_ns: f64,
     /// Wait for a page that is watched, in nanoseconds.
@@ -50,6 +57,7 @@ pub struct Spent {
     /// That wait in nanoseconds, tier by tier.
     fault_ns: Vec<f64>,
     faults: Faults,
+    moved: Moved,
     /// Share of the processor time that the applications would have used.
     pub contention: f64,
 }
@@ -62,26 +70,46 @@ impl Spent {
         let (sum, count) =
             measured.fold((0.0, 0.0), |(sum, n), p| (sum + f64::from(p.contention), n + 1.0));
         let contention = if count > 0.0 { (sum / count).clamp(0.0, 1.0) } else { 1.0 };
+        let (faults, moved) = (Faults::of(trace), Moved::of(trace));
         if trace.meta.is_exact {
-            let move_ns = MOVE_NS_GENERATED;
-            let fault_ns = Vec::new();
-            let (fault_cpu_ns, hit_ns, fault_scale) = (0.0, 0.0, 1.0);
-            let faults = Faults::default();
             return Spent {
-                move_ns,
-                fault_cpu_ns,
-                hit_ns,
-                fault_scale,
-                fault_ns,
-                faults,
+                move_ns: vec![MOVE_NS_GENERATED; tiers.len()],
+                longer: 1.0,
+                fault_cpu_ns: 0.0,
+                hit_ns: 0.0,
+                fault_scale: 1.0,
+                fault_ns: Vec::new(),
+                faults: Faults::default(),
+                moved: Moved::default(),
                 contention,
             };
         }
-        let faults = Faults::of(trace);
-        let (move_ns, fault_cpu_ns) = by_changes(trace, &faults);
+        let (move_ns, fault_cpu_ns) = by_changes(trace, tiers, &faults, &moved);
+        let by = move_ns.iter().zip(tiers).map(|(ns, tier)| ns / tier.move_ns.max(1.0));
+        let longer = by.sum::<f64>() / tiers.len().max(1) as f64;
         let (fault_scale, hit_ns) = waits(trace, tiers, &faults);
         let fault_ns = tiers.iter().map(|tier| tier.fault_ns * fault_scale).collect();
-        Spent { move_ns, fault_cpu_ns, hit_ns, fault_scale, fault_ns, faults, contention }
+        Spent {
+            move_ns,
+            longer,
+            fault_cpu_ns,
+            hit_ns,
+            fault_scale,
+            fault_ns,
+            faults,
+            moved,
+            contention,
+        }
+    }
+
+    /// Processor time of moving a page to a tier, in nanoseconds: to that of the trace, if the
+    /// trace has it, else by what it is taken to be.
+    pub fn move_ns(&self, of_trace: Option<usize>, tier: &TierCost) -> f64 {
+        let known = of_trace.and_then(|tier| self.move_ns.get(tier));
+        known.copied().unwrap_or(match self.is_generated() {
+            true => MOVE_NS_GENERATED,
+            false => tier.move_ns * self.longer,
+        })
     }
 
     /// Faults from tiers in a window that threads waited for.
@@ -100,27 +128,51 @@ impl Spent {
     }
 
     /// What threads usually wait for the pages of a region in a window.
-    pub fn waits_ns(&self, row: &Row) -> f64 {
+    pub fn waits_ns(&self, row: &Row) -> Waits {
         let tier = usize::from(row.tier);
         let fault_ns = self.fault_ns.get(tier).or(self.fault_ns.last()).copied().unwrap_or(0.0);
         let faults = f64::from(row.faults) * self.fault_share(row.pid, row.window);
-        faults * fault_ns + f64::from(row.hits) * self.hit_ns
+        Waits { faults_ns: faults * fault_ns, hits_ns: f64::from(row.hits) * self.hit_ns }
     }
 
-    /// What threads waited in a window by what they usually would have, if that is `waits_ns`.
-    pub fn slower(&self, process: &ProcessWindow, waits_ns: f64) -> f64 {
+    /// What threads waited in a window by what they usually would have, if that is `waits`.
+    pub fn slower(&self, process: &ProcessWindow, waits: Waits) -> f64 {
         if self.is_generated() {
             return 1.0;
         }
         let (low, high) = SLOWER_RANGE;
         let waited = process.stalled_ns as f64 + WAIT_SCATTER_NS;
-        (waited / (waits_ns + WAIT_SCATTER_NS)).clamp(low, high)
+        (waited / (waits.faults_ns + waits.hits_ns + WAIT_SCATTER_NS)).clamp(low, high)
     }
 
-    /// What is left of a window's processor time for watching, with so many faults in it.
-    pub fn watching_ns(&self, process: &ProcessWindow, faults: f64) -> f64 {
-        let others = f64::from(process.moved_pages) * self.move_ns + faults * self.fault_cpu_ns;
-        (process.cpu_ns as f64 - others).max(0.0)
+    /// What is left of a window's processor time for watching.
+    pub fn watching_ns(&self, process: &ProcessWindow, pid: u32, window: u32) -> f64 {
+        let moved = self.moved.by_tier(pid, window);
+        let moves_ns: f64 = moved.iter().zip(&self.move_ns).map(|(pages, ns)| pages * ns).sum();
+        let faults_ns = self.faults(pid, window) * self.fault_cpu_ns;
+        (process.cpu_ns as f64 - moves_ns - faults_ns).max(0.0)
+    }
+}
+
+/// What threads usually wait for pages in a window, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Waits {
+    /// For pages in tiers.
+    pub faults_ns: f64,
+    /// For pages that are watched.
+    pub hits_ns: f64,
+}
+
+impl Waits {
+    /// Adds another region's.
+    pub fn add(&mut self, other: Waits) {
+        self.faults_ns += other.faults_ns;
+        self.hits_ns += other.hits_ns;
+    }
+
+    /// The share that is for pages in tiers, 0 to 1.
+    pub fn part_of_faults(&self) -> f64 {
+        self.faults_ns / (self.faults_ns + self.hits_ns + WAIT_SCATTER_NS)
     }
 }
 
@@ -170,62 +222,45 @@ impl Faults {
     }
 }
 
-/// What a page moved and one that faulted add to the processor time of a window.
-fn by_changes(trace: &Trace, faults: &Faults) -> (f64, f64) {
-    let usual = (MOVE_NS.0, FAULT_NS.0);
-    let changes: Vec<[f64; 3]> = trace
+/// What a page moved to each tier and one that faulted add to the processor time of a window.
+fn by_changes(
+    trace: &Trace,
+    tiers: &[TierCost],
+    faults: &Faults,
+    moved: &Moved,
+) -> (Vec<f64>, f64) {
+    let of = |pid: u32, window: u32| {
+        let mut of = moved.by_tier(pid, window)[..tiers.len()].to_vec();
+        of.push(faults.served(pid, window));
+        of
+    };
+    let changes: Vec<(Vec<f64>, f64)> = trace
         .batch
         .processes
         .iter()
         .filter_map(|(&(pid, window), now)| {
             let before = trace.batch.processes.get(&(pid, window.checked_sub(1)?))?;
-            let since = |of: fn(&ProcessWindow) -> f64| of(now) - of(before);
             (now.running_ns > 0 && before.running_ns > 0).then(|| {
-                [
-                    since(|p| f64::from(p.moved_pages)),
-                    faults.served(pid, window) - faults.served(pid, window - 1),
-                    since(|p| p.cpu_ns as f64),
-                ]
+                let then = of(pid, window - 1);
+                let since =
+                    of(pid, window).iter().zip(then).map(|(now, then)| now - then).collect();
+                (since, now.cpu_ns as f64 - before.cpu_ns as f64)
             })
         })
         .collect();
+    let mut usual: Vec<Usual> =
+        tiers.iter().map(|tier| (tier.move_ns, MOVE_SPREAD * tier.move_ns)).collect();
     if changes.len() < WINDOWS_MIN {
-        return usual;
+        return (usual.iter().map(|usual| usual.0).collect(), FAULT_NS.0);
     }
-    let (low, high) = RANGE_NS;
-    let (moved, came) = fit(&changes, [MOVE_NS, FAULT_NS], SCATTER_NS);
-    (moved.clamp(low, high), came.clamp(0.0, high))
-}
-
-/// Two factors by least squares of what is beyond the usual, which is `usual[_].0`, give or take
-/// `usual[_].1`. Each row is what the two are multiplied by, and the sum.
-fn fit(rows: &[[f64; 3]], usual: [(f64, f64); 2], scatter_min: f64) -> (f64, f64) {
-    let mut found = (usual[0].0, usual[1].0);
-    let mut scatter = f64::INFINITY;
-    for _ in 0..3 {
-        let off = |[x, y, sum]: &[f64; 3]| sum - x * found.0 - y * found.1;
-        let mut all: Vec<f64> = rows.iter().map(|row| off(row).abs()).collect();
-        all.sort_by(f64::total_cmp);
-        // From the middle one, so that a few windows in which the machine did something else do
-        // not count for more than they are.
-        let middle = all.get(all.len() / 2).copied().unwrap_or(0.0);
-        scatter = (1.5 * middle).max(scatter_min).min(scatter);
-        let [mut a, mut b, mut c] = [1.0 / usual[0].1.powi(2), 0.0, 1.0 / usual[1].1.powi(2)];
-        let [mut u, mut v] = [0.0, 0.0];
-        for row in rows {
-            let [x, y, sum] = *row;
-            let weight = (2.0 * scatter / off(row).abs().max(1.0)).min(1.0) / scatter.powi(2);
-            let rest = sum - x * usual[0].0 - y * usual[1].0;
-            a += weight * x * x;
-            b += weight * x * y;
-            c += weight * y * y;
-            u += weight * x * rest;
-            v += weight * y * rest;
-        }
-        let det = a * c - b * b;
-        found = (usual[0].0 + (u * c - v * b) / det, usual[1].0 + (v * a - u * b) / det);
-    }
-    found
+    usual.push(FAULT_NS);
+    let mut found = fit(&changes, &usual, SCATTER_NS);
+    let fault_cpu_ns = found.pop().unwrap_or(FAULT_NS.0).clamp(0.0, FAULT_MAX_NS);
+    let (low, high) = MOVE_RANGE;
+    let within = |(found, tier): (&f64, &TierCost)| {
+        found.clamp(low * tier.move_ns, (high * tier.move_ns).max(low * tier.move_ns))
+    };
+    (found.iter().zip(tiers).map(within).collect(), fault_cpu_ns)
 }
 
 /// What the wait for a page in a tier was by what it was at the end, and the wait for a page that
@@ -242,10 +277,11 @@ fn waits(trace: &Trace, tiers: &[TierCost], came: &Faults) -> (f64, f64) {
     for (key, window) in &mut windows {
         window[2] = trace.batch.processes.get(key).map_or(0.0, |p| p.stalled_ns as f64);
     }
-    let rows: Vec<[f64; 3]> = windows.into_values().collect();
-    let (scale, hit_ns) = fit(&rows, [FAULT_SCALE, HIT_NS], WAIT_SCATTER_NS);
+    let rows: Vec<(Vec<f64>, f64)> =
+        windows.into_values().map(|[faults, hits, sum]| (vec![faults, hits], sum)).collect();
+    let found = fit(&rows, &[FAULT_SCALE, HIT_NS], WAIT_SCATTER_NS);
     let (low, high) = FAULT_SCALE_RANGE;
-    (scale.clamp(low, high), hit_ns.clamp(0.0, HIT_NS.0 * 10.0))
+    (found[0].clamp(low, high), found[1].clamp(0.0, HIT_NS.0 * 10.0))
 }
 
 #[cfg(test)]
@@ -294,17 +330,19 @@ mod tests {
         };
         let trace = trace((0..60).map(window));
         let spent = of(&trace);
-        assert!((spent.move_ns - 9e3).abs() < 1e3, "{spent:?}");
+        assert!((spent.move_ns[1] - 9e3).abs() < 1e3, "{spent:?}");
         assert!((spent.fault_cpu_ns - 8e3).abs() < 3e3, "{spent:?}");
         assert!((spent.hit_ns - 7e3).abs() < 500.0, "{spent:?}");
         assert!((spent.fault_scale - 0.75).abs() < 0.1, "{spent:?}");
         assert_eq!(spent.contention, 0.5);
         let process = trace.batch.processes[&(7, 41)];
-        let left = spent.watching_ns(&process, f64::from(window(40).1));
+        let left = spent.watching_ns(&process, 7, 41);
         assert!((left - 5.6e7).abs() < 6e6, "{left}");
-        assert_eq!(spent.watching_ns(&ProcessWindow::default(), 1e3), 0.0);
+        assert_eq!(spent.watching_ns(&ProcessWindow::default(), 7, 41), 0.0);
         let twice = ProcessWindow { stalled_ns: 41_000_000, ..process };
-        assert!((spent.slower(&twice, 2e7) - 2.0).abs() < 1e-9);
+        let waits = Waits { faults_ns: 1.5e7, hits_ns: 5e6 };
+        assert!((spent.slower(&twice, waits) - 2.0).abs() < 1e-9);
+        assert!((waits.part_of_faults() - 1.5 / 2.1).abs() < 1e-9);
     }
 
     #[test]
@@ -347,12 +385,15 @@ mod tests {
 
     #[test]
     fn short_recordings_and_such_without_moves_take_the_usual_figures() {
-        let short = of(&trace((0..8).map(|n| (n * 500, 0, 5e7))));
-        assert_eq!((short.move_ns, short.fault_cpu_ns), (MOVE_NS.0, FAULT_NS.0));
+        let short = trace((0..8).map(|n| (n * 500, 0, 5e7)));
+        let tiers = crate::trace::costs(&short.meta.tiers);
+        let usual: Vec<f64> = tiers.iter().map(|tier| tier.move_ns).collect();
+        let short = of(&short);
+        assert_eq!((&short.move_ns, short.fault_cpu_ns), (&usual, FAULT_NS.0));
         let idle = of(&trace((0..60).map(|n| (0, 0, 4e7 + 1e5 * f64::from(n % 7)))));
-        assert_eq!((idle.move_ns, idle.fault_cpu_ns), (MOVE_NS.0, FAULT_NS.0));
+        assert_eq!((&idle.move_ns, idle.fault_cpu_ns), (&usual, FAULT_NS.0));
         // Moves that seem to cost less than nothing.
         let odd = of(&trace((0..60).map(|n| (n % 5 * 1000, 0, 9e7 - 1e7 * f64::from(n % 5)))));
-        assert_eq!(odd.move_ns, RANGE_NS.0);
+        assert_eq!(odd.move_ns[1], MOVE_RANGE.0 * usual[1]);
     }
 }
