@@ -459,14 +459,13 @@ mod tests {
     use super::*;
     use crate::plan::Analytical;
 
-    #[test]
-    fn what_a_scan_brings_along_is_touched_and_waits_for_nothing() {
-        let tiers = vec![
-            TierCost::dram(0.3),
-            TierCost { fault_ns: 10_000.0, ratio: 0.5, ..TierCost::dram(0.3) },
-        ];
-        let machine = Machine {
-            tiers,
+    /// One tier whose faults take 10 us.
+    fn machine() -> Machine {
+        Machine {
+            tiers: vec![
+                TierCost::dram(0.3),
+                TierCost { fault_ns: 10_000.0, ratio: 0.5, ..TierCost::dram(0.3) },
+            ],
             cooling_windows: 3,
             samples_per_region: 4,
             move_pages: u64::MAX,
@@ -474,8 +473,12 @@ mod tests {
             fault_cpu_ns: 0.0,
             hit_ns: 0.0,
             contention: 0.0,
-        };
-        let mut simulation = Simulation::new(machine, &[512]);
+        }
+    }
+
+    #[test]
+    fn what_a_scan_brings_along_is_touched_and_waits_for_nothing() {
+        let mut simulation = Simulation::new(machine(), &[512]);
         let mut policy = Analytical::new(0.0);
         let mut window = |touched: f32, fault_share: f64| {
             simulation.next(&Clock { fault_share, ..Clock::default() });
@@ -488,5 +491,35 @@ mod tests {
         // Where nothing is said each faults itself; 384 are left, of which a quarter is touched.
         let (outcome, seen) = window(128.0, 0.0);
         assert_eq!((outcome.faults, seen.faults), (96.0, 96));
+    }
+
+    /// Takes everything down and remembers what it was told of the tier.
+    struct Told(f64);
+
+    impl Policy for Told {
+        fn plan(&mut self, regions: &[RegionView], tiers: &[TierCost]) -> Plan {
+            self.0 = tiers[1].fault_ns;
+            Analytical::new(0.0).plan(regions, tiers)
+        }
+    }
+
+    #[test]
+    fn the_policy_is_told_what_faults_took_and_not_what_they_usually_do() {
+        let told_after = |is_tracked: bool, clock: &Clock| {
+            let mut simulation = Simulation::new(machine(), &[512; 8]).tracked(is_tracked);
+            let mut policy = Told(0.0);
+            for _ in 0..60 {
+                simulation.next(clock);
+                simulation.window(&[128.0; 8], 1e9, |_, _| 0, &mut policy);
+            }
+            policy.0
+        };
+        let tiers_slower = Clock { slower: 3.0, slower_part: 1.0, ..Clock::default() };
+        let told = told_after(true, &tiers_slower);
+        assert!((25_000.0..=30_000.0).contains(&told), "{told}");
+        // Where watched pages were what threads waited longer for, tiers are as ever.
+        let told = told_after(true, &Clock { slower_part: 0.0, ..tiers_slower });
+        assert!((told - 10_000.0).abs() < 100.0, "{told}");
+        assert_eq!(told_after(false, &tiers_slower), 10_000.0, "generated: at no time slower");
     }
 }

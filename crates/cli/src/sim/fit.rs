@@ -11,18 +11,19 @@ const OFF_SCATTERS: f64 = 2.0;
 pub type Usual = (f64, f64);
 
 /// Something that was measured: what each factor is multiplied by in it, and the sum.
-pub type Row = (Vec<f64>, f64);
+pub type Sample = (Vec<f64>, f64);
 
-/// The factors that explain the rows best, of those that are not far from the usual ones. Rows are
-/// scattered by `scatter_min` at least; where few rows say something of a factor it stays usual.
-pub fn fit(rows: &[Row], usual: &[Usual], scatter_min: f64) -> Vec<f64> {
+/// The factors that explain the rows best, of those that are not far from the usual ones (by more
+/// than nothing, each). Rows are scattered by `scatter_min` at least; where few say something of a
+/// factor it stays usual.
+pub fn fit(rows: &[Sample], usual: &[Usual], scatter_min: f64) -> Vec<f64> {
     let n = usual.len();
     let sum = |of: &[f64], factors: &[f64]| of.iter().zip(factors).map(|(x, f)| x * f).sum::<f64>();
     let expected: Vec<f64> = usual.iter().map(|usual| usual.0).collect();
     let mut found = expected.clone();
     let mut scatter = f64::INFINITY;
     for _ in 0..ROUNDS {
-        let off = |row: &Row| row.1 - sum(&row.0, &found);
+        let off = |row: &Sample| row.1 - sum(&row.0, &found);
         let mut all: Vec<f64> = rows.iter().map(|row| off(row).abs()).collect();
         all.sort_by(f64::total_cmp);
         // From the middle one, so that a few windows in which the machine did something else do
@@ -77,7 +78,7 @@ mod tests {
 
     const USUAL: [Usual; 3] = [(10.0, 5.0), (20.0, 5.0), (1.0, 1.0)];
 
-    fn row(n: u32, of: impl Fn(&[f64]) -> f64) -> Row {
+    fn row(n: u32, of: impl Fn(&[f64]) -> f64) -> Sample {
         let x = |by: u32| f64::from(n * n * by % 97);
         let x = vec![x(3), x(5), x(11)];
         let sum = of(&x);
@@ -88,7 +89,7 @@ mod tests {
     fn factors_are_told_apart_through_outliers() {
         let truth = |x: &[f64]| 8.0 * x[0] + 27.0 * x[1] + 0.5 * x[2];
         let bad = |n: u32| if n % 11 == 3 { 5_000.0 } else { 0.0 };
-        let rows: Vec<Row> = (0..60).map(|n| row(n, |x| truth(x) + bad(n))).collect();
+        let rows: Vec<Sample> = (0..60).map(|n| row(n, |x| truth(x) + bad(n))).collect();
         let found = fit(&rows, &USUAL, 1.0);
         for (found, truth) in found.iter().zip([8.0, 27.0, 0.5]) {
             assert!((found - truth).abs() < 0.2, "{found} for {truth}");
@@ -99,7 +100,7 @@ mod tests {
     fn what_no_row_says_stays_usual() {
         let usual: Vec<f64> = USUAL.iter().map(|usual| usual.0).collect();
         assert_eq!(fit(&[], &USUAL, 1.0), usual);
-        let rows: Vec<Row> = (0..60).map(|n| (vec![f64::from(n), 0.0, 0.0], 0.0)).collect();
+        let rows: Vec<Sample> = (0..60).map(|n| (vec![f64::from(n), 0.0, 0.0], 0.0)).collect();
         let found = fit(&rows, &USUAL, 1.0);
         assert!(found[0].abs() < 0.1 && found[1..] == usual[1..], "{found:?}");
     }

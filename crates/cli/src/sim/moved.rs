@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use terrace_core::tier::MAX_TIERS;
 
 use crate::trace::read::Trace;
-use crate::trace::Row;
+use crate::trace::{ProcessWindow, Row};
 
 /// Pages by the tier that they were moved to.
 pub type ByTier = [f64; MAX_TIERS];
@@ -37,7 +37,7 @@ impl Moved {
                 }
             }
         }
-        let of = |(key, process): (&(u32, u32), &crate::trace::ProcessWindow)| {
+        let of = |(key, process): (&(u32, u32), &ProcessWindow)| {
             let planned = planned.get(key).copied().unwrap_or_default();
             (*key, shared_out(&planned, f64::from(process.moved_pages)))
         };
@@ -85,7 +85,7 @@ mod tests {
     use crate::preset::Preset;
     use crate::sim::costs;
     use crate::trace::write::Batch;
-    use crate::trace::{Meta, ProcessWindow};
+    use crate::trace::Meta;
 
     #[test]
     fn pages_go_where_the_plan_of_the_window_before_said() {

@@ -167,7 +167,7 @@ fn clocks(
     for row in rows {
         let window = (row.window - first) as usize;
         managed[window] += f64::from(row.pages) * 4096.0;
-        waits[window].add(spent.waits_ns(row));
+        waits[window].add(spent.usual_waits(row));
     }
     let measured: Vec<f64> =
         (0..windows).map(|w| process(w).running_ns as f64).filter(|ns| *ns > 0.0).collect();

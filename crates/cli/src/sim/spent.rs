@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use terrace_core::cost::TierCost;
 
-use super::fit::{fit, Usual};
+use super::fit::{fit, Sample, Usual};
 use super::moved::Moved;
 use crate::trace::read::Trace;
 use crate::trace::{ProcessWindow, Row};
@@ -44,9 +44,9 @@ const SLOWER_RANGE: (f64, f64) = (0.25, 8.0);
 /// What a trace tells of the machine beside its tiers.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Spent {
-    /// Processor time of moving a page to each of the trace's tiers, in nanoseconds, and what it
-    /// is on average by what the planner took it to be.
+    /// Processor time of moving a page to each of the trace's tiers, in nanoseconds.
     move_ns: Vec<f64>,
+    /// The same by what the planner took it to be, on average over the tiers.
     longer: f64,
     /// Processor time for a page that faulted, in nanoseconds.
     pub fault_cpu_ns: f64,
@@ -128,7 +128,7 @@ impl Spent {
     }
 
     /// What threads usually wait for the pages of a region in a window.
-    pub fn waits_ns(&self, row: &Row) -> Waits {
+    pub fn usual_waits(&self, row: &Row) -> Waits {
         let tier = usize::from(row.tier);
         let fault_ns = self.fault_ns.get(tier).or(self.fault_ns.last()).copied().unwrap_or(0.0);
         let faults = f64::from(row.faults) * self.fault_share(row.pid, row.window);
@@ -234,7 +234,7 @@ fn by_changes(
         of.push(faults.served(pid, window));
         of
     };
-    let changes: Vec<(Vec<f64>, f64)> = trace
+    let changes: Vec<Sample> = trace
         .batch
         .processes
         .iter()
@@ -248,8 +248,9 @@ fn by_changes(
             })
         })
         .collect();
-    let mut usual: Vec<Usual> =
-        tiers.iter().map(|tier| (tier.move_ns, MOVE_SPREAD * tier.move_ns)).collect();
+    // (A trace may say anything; what it says is checked where policies are given it.)
+    let usual = tiers.iter().map(|tier| tier.move_ns.max(0.0));
+    let mut usual: Vec<Usual> = usual.map(|ns| (ns, (MOVE_SPREAD * ns).max(1.0))).collect();
     if changes.len() < WINDOWS_MIN {
         return (usual.iter().map(|usual| usual.0).collect(), FAULT_NS.0);
     }
@@ -257,10 +258,8 @@ fn by_changes(
     let mut found = fit(&changes, &usual, SCATTER_NS);
     let fault_cpu_ns = found.pop().unwrap_or(FAULT_NS.0).clamp(0.0, FAULT_MAX_NS);
     let (low, high) = MOVE_RANGE;
-    let within = |(found, tier): (&f64, &TierCost)| {
-        found.clamp(low * tier.move_ns, (high * tier.move_ns).max(low * tier.move_ns))
-    };
-    (found.iter().zip(tiers).map(within).collect(), fault_cpu_ns)
+    let within = |(found, usual): (&f64, &Usual)| found.clamp(low * usual.0, high * usual.0);
+    (found.iter().zip(&usual).map(within).collect(), fault_cpu_ns)
 }
 
 /// What the wait for a page in a tier was by what it was at the end, and the wait for a page that
@@ -277,7 +276,7 @@ fn waits(trace: &Trace, tiers: &[TierCost], came: &Faults) -> (f64, f64) {
     for (key, window) in &mut windows {
         window[2] = trace.batch.processes.get(key).map_or(0.0, |p| p.stalled_ns as f64);
     }
-    let rows: Vec<(Vec<f64>, f64)> =
+    let rows: Vec<Sample> =
         windows.into_values().map(|[faults, hits, sum]| (vec![faults, hits], sum)).collect();
     let found = fit(&rows, &[FAULT_SCALE, HIT_NS], WAIT_SCATTER_NS);
     let (low, high) = FAULT_SCALE_RANGE;
@@ -343,6 +342,32 @@ mod tests {
         let waits = Waits { faults_ns: 1.5e7, hits_ns: 5e6 };
         assert!((spent.slower(&twice, waits) - 2.0).abs() < 1e-9);
         assert!((waits.part_of_faults() - 1.5 / 2.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn moves_to_one_tier_are_told_from_those_to_another() {
+        // To the first tier and to the third, not in step.
+        let pages = |n: u32| [n * n * 37 % 4000, n * n * n * 11 % 4000];
+        let mut trace = trace((0..60).map(|n| {
+            let [quick, dense] = pages(n);
+            let cpu_ns = 4e7 + f64::from(quick) * 9e3 + f64::from(dense) * 40e3;
+            (quick + dense, 0, cpu_ns)
+        }));
+        for row in std::mem::take(&mut trace.batch.rows).into_iter().step_by(4) {
+            // (Window numbers begin with 1.)
+            let [quick, dense] = pages(row.window);
+            let to = |tier: u8, pages: u32| Row { to: Some(tier), pages: pages as u16, ..row };
+            let plan = [Row { tier: 0, ..to(1, quick) }, Row { tier: 0, ..to(3, dense) }];
+            trace.batch.rows.extend(plan);
+        }
+        let spent = of(&trace);
+        assert!((spent.move_ns[1] - 9e3).abs() < 1e3, "{spent:?}");
+        assert!((spent.move_ns[3] - 40e3).abs() < 2e3, "{spent:?}");
+        // A tier that the trace does not have is as much dearer than thought as its tiers are.
+        let other = TierCost { move_ns: 1e4, ..TierCost::dram(0.3) };
+        assert_eq!(spent.move_ns(Some(3), &other), spent.move_ns[3]);
+        assert_eq!(spent.move_ns(None, &other), 1e4 * spent.longer);
+        assert!(spent.longer > 1.0, "{spent:?}");
     }
 
     #[test]
