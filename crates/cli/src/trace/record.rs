@@ -6,6 +6,7 @@
 //! after [`PART_ROWS`] rows, or when it is as old as all before it together, [`PART_TIME`] at most:
 //! what a kill loses is never more than that.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,6 +38,8 @@ pub struct Recorder {
 #[derive(Debug)]
 struct State {
     meta: Meta,
+    /// By process: pages that it had moved, and faults from tiers.
+    seen: BTreeMap<u32, u64>,
     batch: Batch,
     parts: Vec<PathBuf>,
     /// When the last part was written.
@@ -55,6 +58,17 @@ pub struct Finished {
     pub rows: usize,
     /// Size of the file.
     pub bytes: u64,
+}
+
+impl State {
+    /// Takes in a window of a process, and says whether it is the one that tells most of what tiers
+    /// cost: a helper that never had a page in one knows nothing of it.
+    fn knows_most(&mut self, pid: u32, process: &ProcessWindow) -> bool {
+        let own = self.seen.entry(pid).or_default();
+        *own += u64::from(process.moved_pages) + u64::from(process.served_faults);
+        let own = *own;
+        self.seen.values().all(|&other| other <= own)
+    }
 }
 
 impl Recorder {
@@ -76,6 +90,7 @@ impl Recorder {
         let began = Instant::now();
         let state = State {
             meta,
+            seen: BTreeMap::new(),
             batch: Batch::default(),
             parts: Vec::new(),
             written: began,
@@ -100,12 +115,14 @@ impl Recorder {
             return;
         }
         process.time_ms = self.began.elapsed().as_millis() as u64;
-        for (tier, cost) in state.meta.tiers.iter_mut().zip(costs) {
-            (tier.fault_ns, tier.ratio) = (cost.fault_ns, cost.ratio);
-            tier.move_ns = Some(cost.move_ns);
-        }
         let mut rows = rows.into_iter();
         let Some(mut next) = rows.next() else { return };
+        if state.knows_most(next.pid, &process) {
+            for (tier, cost) in state.meta.tiers.iter_mut().zip(costs) {
+                (tier.fault_ns, tier.ratio) = (cost.fault_ns, cost.ratio);
+                tier.move_ns = Some(cost.move_ns);
+            }
+        }
         if !state.meta.commands.iter().any(|c| c.pid == next.pid) {
             let command = command.to_owned();
             state.meta.commands.push(Command { pid: next.pid, command });

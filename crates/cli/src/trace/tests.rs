@@ -136,17 +136,23 @@ fn a_recording_is_one_file_in_the_end() {
     let partial = partial_of(&path);
     assert!(Recorder::start(&path, meta()).is_err(), "two recordings of one name");
     record(&recorder, 1..4);
+    // A child that never had a page in a tier, which ends last.
+    let idle = ProcessWindow { moved_pages: 0, served_faults: 0, ..process(9) };
+    let knows_nothing = costs::nominal(&Config::from_preset(Preset::Auto));
+    recorder.window("its child", idle, [row(8, 9, 0)], &knows_nothing);
+    recorder.window("its child", idle, [], &knows_nothing);
     assert!(partial.is_dir() && !path.exists());
     let finished = recorder.finish().expect("finished").expect("something");
-    assert_eq!(finished.rows, 15);
+    assert_eq!(finished.rows, 16);
     assert_eq!(finished.bytes, std::fs::metadata(&path).expect("a file").len());
     assert!(!partial.exists());
     record(&recorder, 4..5);
     assert_eq!(recorder.finish().expect("again"), None);
     let trace = read(&path).expect("read");
-    assert_eq!((trace.batch.rows.len(), trace.batch.processes.len()), (15, 3));
-    assert_eq!(trace.meta.tiers[1].fault_ns, 4_321.0, "as measured last");
-    assert_eq!(trace.meta.commands, [Command { pid: 7, command: "a program".into() }]);
+    assert_eq!((trace.batch.rows.len(), trace.batch.processes.len()), (16, 4));
+    assert_eq!(trace.meta.tiers[1].fault_ns, 4_321.0, "as measured last, by who measured");
+    let command = |pid, command: &str| Command { pid, command: command.into() };
+    assert_eq!(trace.meta.commands, [command(7, "a program"), command(8, "its child")]);
     let again = Recorder::start(&path, meta()).expect_err("it is there");
     assert!(again.to_string().contains("exists; move it away"), "{again}");
 }
