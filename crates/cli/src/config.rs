@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use terrace_core::cost::USD_PER_CORE_MONTH;
+use terrace_core::looks::Watching;
 use terrace_core::plan::limits::Limit;
 use terrace_core::plan::{Money, SLOWDOWN_DEFAULT};
 use terrace_core::tier::{Medium, MediumKind, TierId, TierSpec, MAX_TIERS};
@@ -75,6 +76,19 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
+    /// What it wants to know of pages at home.
+    pub fn watching(self) -> Watching {
+        match self {
+            PolicyKind::ColdAge => Watching::Ages,
+            PolicyKind::Slowdown => Watching::Edge,
+            PolicyKind::Analytical
+            | PolicyKind::Waterfall
+            | PolicyKind::TwoTier
+            | PolicyKind::None
+            | PolicyKind::KernelTwoTier => Watching::Ranks,
+        }
+    }
+
     /// All policies, as configuration files name them.
     pub const ALL: [PolicyKind; 6] = [
         PolicyKind::Analytical,

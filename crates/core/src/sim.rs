@@ -22,7 +22,7 @@ use crate::hindsight::Seen;
 use crate::hotness::{RegionHistory, WindowSeen, PAGES_PER_REGION};
 use crate::latency::Latency;
 use crate::load::Clock;
-use crate::looks;
+use crate::looks::{self, Looks, Watching};
 use crate::plan::{Measured, Plan, Policy, Ratios, RegionView};
 use crate::tier::{TierId, MAX_TIERS};
 
@@ -38,6 +38,8 @@ pub struct Machine {
     pub cooling_windows: usize,
     /// Pages watched in a region and window.
     pub samples_per_region: u16,
+    /// What the policy wants to know of pages at home, where applications are tracked.
+    pub watching: Watching,
     /// Pages that movers take down or across in a window at most.
     pub move_pages: u64,
     /// Processor time of moving one page, by the tier that it is moved to, in nanoseconds; where
@@ -112,8 +114,8 @@ struct Region {
     ratios: Ratios,
     history: RegionHistory,
     seen: WindowSeen,
-    /// See [`looks::full_looks`].
-    full_looks: u8,
+    /// Of looks at what is home of it.
+    looks: Looks,
     /// Whether it has been there for a window.
     is_followed: bool,
     /// Whether it was ever taken to a tier.
@@ -204,7 +206,7 @@ impl Simulation {
                 ratios: Ratios::UNKNOWN,
                 history: RegionHistory::new(),
                 seen: WindowSeen::default(),
-                full_looks: 0,
+                looks: Looks::NONE,
                 is_followed: false,
                 was_down: false,
             });
@@ -259,7 +261,7 @@ impl Simulation {
             let by_class = self.degrees.touched(share);
             let wanted = self.machine.samples_per_region;
             let look = match self.is_tracked {
-                true => region.look(wanted, self.windows, waits),
+                true => region.look(&self.machine, self.windows, waits),
                 false => Look { pool: before, samples: wanted.min(before as u16), is_warm: false },
             };
             let hot = match look.is_warm {
@@ -287,7 +289,7 @@ impl Simulation {
             if all > 0.0 && (!self.is_tracked || region.is_observed()) {
                 region.history.observe(region.seen);
             }
-            region.note_look();
+            region.note_look(self.machine.watching);
             let after = self.regions[index].body.home();
             tco += self.tco(index, (before + after) / 2.0);
             tco_at_end += self.tco(index, after);
@@ -396,8 +398,9 @@ struct Look {
 
 impl Region {
     /// How the runtime looks at it in a window.
-    fn look(&self, wanted: u16, window: u32, waits: usize) -> Look {
-        let is_warm = self.body.tier != TierId::DRAM;
+    fn look(&self, machine: &Machine, window: u32, waits: usize) -> Look {
+        let (wanted, watching) = (machine.samples_per_region, machine.watching);
+        let is_warm = self.body.tier != TierId::DRAM && watching != Watching::Ages;
         // Before it is followed nothing of it is registered.
         let pool = match (self.is_followed, is_warm) {
             (false, _) => 0.0,
@@ -406,12 +409,12 @@ impl Region {
         };
         let is_looked_at = match is_warm {
             true => pool >= f64::from(looks::CAME_BACK_MIN),
-            false => looks::is_due(self.id, window, self.full_looks),
+            false => self.looks.is_due(watching, self.id, window),
         };
         // What came back lately is asked for as a whole.
-        let full_looks = if is_warm { 0 } else { self.full_looks };
+        let looks = if is_warm { Looks::NONE } else { self.looks };
         let pages = self.body.pages().ceil() as usize;
-        let of = if is_looked_at { looks::samples(wanted.into(), pages, full_looks) } else { 0 };
+        let of = if is_looked_at { looks.samples(watching, wanted.into(), pages) } else { 0 };
         Look { pool, samples: (of as u16).min(pool as u16), is_warm }
     }
 
@@ -419,10 +422,10 @@ impl Region {
         self.seen.sampled > 0 || self.seen.stored > 0 || self.body.tier != TierId::DRAM
     }
 
-    fn note_look(&mut self) {
+    fn note_look(&mut self, watching: Watching) {
         self.is_followed = true;
-        if self.seen.sampled > 0 {
-            self.full_looks = looks::full_looks(self.full_looks, self.seen.sampled, self.seen.hits);
+        if self.body.tier == TierId::DRAM || watching == Watching::Ages {
+            self.looks = self.looks.after(self.seen.sampled, self.seen.hits);
         }
     }
 
@@ -468,6 +471,7 @@ mod tests {
             ],
             cooling_windows: 3,
             samples_per_region: 4,
+            watching: Watching::Edge,
             move_pages: u64::MAX,
             move_ns: Vec::new(),
             fault_cpu_ns: 0.0,

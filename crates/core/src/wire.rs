@@ -6,13 +6,14 @@
 //! [`Malformed`], never a panic and never an allocation larger than the message itself, because
 //! a broken peer must not be able to hurt a host program.
 
+use crate::looks::Watching;
 use crate::shrink::Shrunk;
 use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, PATH_BYTES_MAX};
 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -84,9 +85,8 @@ pub struct Configure {
     /// What the planner wants to be told when it has to start anew: the runtime keeps it unread
     /// and gives it back in [`Hello`]. At most [`NOTE_BYTES_MAX`] bytes.
     pub note: String,
-    /// The policy leaves pages at home that came back from a tier, and wants to know whether they
-    /// are still in use: what is home of a region in a tier is sampled like any other.
-    pub samples_came_back: bool,
+    /// What the policy wants to know of pages at home.
+    pub watching: Watching,
 }
 
 /// One line of a plan.
@@ -471,7 +471,7 @@ fn encode_configure(w: &mut Writer, c: &Configure) {
     }
     w.u64(c.torture_seed);
     w.u32(c.note.len() as u32).0.extend_from_slice(c.note.as_bytes());
-    w.u8(u8::from(c.samples_came_back));
+    w.u8(c.watching.to_wire());
 }
 
 fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
@@ -514,11 +514,7 @@ fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
         tiers,
         torture_seed: r.u64()?,
         note: r.note()?,
-        samples_came_back: match r.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed),
-        },
+        watching: Watching::from_wire(r.u8()?).ok_or(Malformed)?,
     })
 }
 

@@ -6,6 +6,7 @@
 //! `TERRACE_FUZZ_RUNS=50000000 cargo test --release -p terrace-core --test wire_fuzz` runs longer;
 //! a failure prints the seed and the bytes.
 
+use terrace_core::looks::Watching;
 use terrace_core::state::REGION_BYTES;
 use terrace_core::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_MAX};
 use terrace_core::wire::{
@@ -83,7 +84,7 @@ fn configure(r: &mut Random) -> Configure {
         tiers: (0..r.below(6)).map(|_| tier(r)).collect(),
         torture_seed: r.number(),
         note: text(r),
-        samples_came_back: r.below(2) == 0,
+        watching: r.pick(&[Watching::Ages, Watching::Ranks, Watching::Edge]),
     }
 }
 
@@ -242,7 +243,7 @@ fn a_note_is_text_and_bounded() {
             tiers,
             torture_seed: 0,
             note,
-            samples_came_back: true,
+            watching: Watching::Edge,
         })
     };
     let good = with("x".repeat(NOTE_BYTES_MAX));

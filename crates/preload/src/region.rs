@@ -12,6 +12,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering,
 };
 use std::sync::Mutex;
+use terrace_core::looks::Looks;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::tier::MAX_TIERS;
 
@@ -45,8 +46,8 @@ pub struct Region {
     pub samples: AtomicU8,
     /// See `samples`.
     pub hits: AtomicU8,
-    /// Looks in a row at which all samples were hits (`terrace_core::looks`).
-    pub full_looks: AtomicU8,
+    /// What looks at its pages came to, a [`Looks`]. The agent's.
+    pub looks: AtomicU16,
     /// What its pages shrink to.
     pub shrinkage: Shrinkage,
     /// The newest plan names it: its pages are about to leave and need no samples.
@@ -73,7 +74,7 @@ impl Region {
             zero_faults: AtomicU32::new(0),
             samples: AtomicU8::new(0),
             hits: AtomicU8::new(0),
-            full_looks: AtomicU8::new(0),
+            looks: AtomicU16::new(Looks::NONE.to_bits()),
             shrinkage: Shrinkage::default(),
             is_planned: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),

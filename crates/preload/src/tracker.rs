@@ -21,7 +21,7 @@ use crate::sys::memory;
 use crate::sys::proc;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use terrace_core::looks;
+use terrace_core::looks::{self, Looks, Watching};
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::wire::RegionReport;
 
@@ -81,8 +81,9 @@ impl Tracker {
         self.rt.samples.sweep();
         self.follow();
         let window = self.rt.window.load(Ordering::Relaxed);
+        let watching = self.rt.stores.config.watching;
         let followed = self.rt.table.all().into_iter().filter(|r| r.is_followed());
-        followed.map(|r| report(r, window)).collect()
+        followed.map(|r| report(r, window, watching)).collect()
     }
 
     fn is_tortured(&self) -> bool {
@@ -194,6 +195,7 @@ impl Tracker {
     /// is about to go down need no sample of their own.
     pub fn open(&mut self, window: u32) {
         let want = usize::from(self.rt.stores.config.samples_per_region);
+        let watching = self.rt.stores.config.watching;
         let mut batch: Vec<(&'static Region, bool)> = Vec::with_capacity(SAMPLE_BATCH);
         for r in self.rt.table.all() {
             let is_planned = r.is_planned.swap(false, Ordering::Relaxed);
@@ -201,7 +203,7 @@ impl Tracker {
                 continue;
             }
             let down = r.tier.load(Ordering::Relaxed) != 0;
-            let all_home = self.rt.stores.config.samples_came_back && !is_planned;
+            let all_home = watching == Watching::Ages && !is_planned;
             let cooled = down && !all_home;
             let pool =
                 if cooled { self.count_cooled(r) } else { r.resident.load(Ordering::Relaxed) };
@@ -209,7 +211,7 @@ impl Tracker {
             if pool == 0 || cooled && pool < looks::CAME_BACK_MIN {
                 continue;
             }
-            if !cooled && !self.is_due(r, window) {
+            if !cooled && !looks_at(r).is_due(watching, r.base, window) {
                 continue;
             }
             batch.push((r, cooled));
@@ -226,11 +228,12 @@ impl Tracker {
         if batch.is_empty() {
             return;
         }
+        let watching = self.rt.stores.config.watching;
         let begin = |(r, cooled): (&'static Region, bool)| {
             let seed = r.base ^ u64::from(window) << 32;
             // What came back lately is asked for as a whole.
-            let full_looks = if cooled { 0 } else { r.full_looks.load(Ordering::Relaxed) };
-            let want = looks::samples(want, r.registered_total(), full_looks);
+            let looks = if cooled { Looks::NONE } else { looks_at(r) };
+            let want = looks.samples(watching, want, r.registered_total());
             Sampling::new(r, want, seed, cooled)
         };
         let mut left: Vec<Sampling> = batch.into_iter().rev().map(begin).collect();
@@ -249,16 +252,6 @@ impl Tracker {
         });
     }
 
-    /// Whether a region is looked at in this window. One that is in full use for long is not in
-    /// every one; which regions are changes from window to window.
-    fn is_due(&self, r: &Region, window: u32) -> bool {
-        // Ages and the working set of the policy `cold-age` are sums over all regions.
-        if self.rt.stores.config.samples_came_back {
-            return true;
-        }
-        looks::is_due(r.base, window, r.full_looks.load(Ordering::Relaxed))
-    }
-
     fn count_cooled(&self, r: &Region) -> u16 {
         let stamp = self.rt.window_stamp();
         let cooling = self.rt.stores.config.cooling_windows;
@@ -270,13 +263,13 @@ impl Tracker {
     }
 }
 
-fn report(r: &'static Region, window: u32) -> RegionReport {
+fn report(r: &'static Region, window: u32, watching: Watching) -> RegionReport {
     let samples = r.samples.swap(0, Ordering::Relaxed);
     let hits = r.hits.swap(0, Ordering::Relaxed);
-    if samples > 0 {
-        let before = r.full_looks.load(Ordering::Relaxed);
-        let now = looks::full_looks(before, samples.into(), hits.into());
-        r.full_looks.store(now, Ordering::Relaxed);
+    // (Of a region in a tier only what came back was asked for.)
+    if r.tier.load(Ordering::Relaxed) == 0 || watching == Watching::Ages {
+        let looks = looks_at(r).after(samples.into(), hits.into());
+        r.looks.store(looks.to_bits(), Ordering::Relaxed);
     }
     let stored = r.stored_total();
     RegionReport {
@@ -290,6 +283,10 @@ fn report(r: &'static Region, window: u32) -> RegionReport {
         faults: r.faults.swap(0, Ordering::Relaxed),
         shrunk: r.shrinkage.read(window, stored == 0),
     }
+}
+
+fn looks_at(r: &Region) -> Looks {
+    Looks::from_bits(r.looks.load(Ordering::Relaxed))
 }
 
 /// The regions that `[start, end)` touches, by their first addresses.

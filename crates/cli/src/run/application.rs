@@ -16,6 +16,7 @@ use terrace_core::cost::{
 };
 use terrace_core::hotness::{RegionHistory, WindowSeen};
 use terrace_core::latency::Latency;
+use terrace_core::looks::Watching;
 use terrace_core::plan::{Plan, Policy, RegionView, Why};
 use terrace_core::shrink::{TierAverage, ZSMALLOC_OVERHEAD};
 use terrace_core::tier::{MediumKind, Pool, TierId, TierSpec};
@@ -259,7 +260,11 @@ impl Application {
             tiers: if self.kernel.is_some() { Vec::new() } else { tiers_of(c) },
             torture_seed: c.run.torture_seed,
             note: self.note(),
-            samples_came_back: c.policy.kind == PolicyKind::ColdAge && c.run.torture_seed == 0,
+            watching: match c.policy.kind.watching() {
+                // Torture sends down what came back, too.
+                Watching::Ages if c.run.torture_seed != 0 => Watching::Ranks,
+                watching => watching,
+            },
         }
     }
 

@@ -179,6 +179,8 @@ fn described(built: &Configure) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_core::looks::Watching;
+
     use crate::config::PolicyKind;
     use crate::preset::Preset;
 
@@ -192,7 +194,7 @@ mod tests {
             tiers: tiers_of(config),
             torture_seed: 0,
             note: write::whole(config),
-            samples_came_back: false,
+            watching: Watching::Edge,
         };
         Hello { version: VERSION, pid: 9, uffd_features: 0, window: 8, in_force: Some(in_force) }
     }

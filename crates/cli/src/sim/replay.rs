@@ -213,6 +213,7 @@ pub fn machine(
         tiers,
         cooling_windows: config.run.cooling_windows.min(16) as usize,
         samples_per_region: config.run.samples_per_region.min(512) as u16,
+        watching: config.policy.kind.watching(),
         move_pages: (mib_s as f64 * 256.0 * config.run.window_s) as u64,
         move_ns,
         fault_cpu_ns: spent.fault_cpu_ns,
@@ -292,6 +293,7 @@ impl Outcome {
 
 /// Runs the policy of `config` over all applications, each with a planner of its own, as live.
 pub fn run(loads: &[Load], machine: &Machine, config: &Config, seed: u64) -> Outcome {
+    let machine = &Machine { watching: config.policy.kind.watching(), ..machine.clone() };
     let mut sum = Outcome::default();
     for load in loads {
         let mut policy = policy::build(config).unwrap_or_else(|| Box::new(Analytical::new(1.0)));

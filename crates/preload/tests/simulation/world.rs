@@ -20,6 +20,7 @@ use crate::sys::{inherit, memory, proc, thread};
 use crate::{agent, checks, forks, options};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::Arc;
+use terrace_core::looks::Watching;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{Codec, MediumKind, Place, Pool};
 use terrace_core::wire::{Configure, TierConfig};
@@ -93,7 +94,7 @@ impl Setting {
             // Movers that give up on their own account, in some seeds.
             torture_seed: r.pick(&[0, 0, 0, seed]),
             note: String::new(),
-            samples_came_back: r.once_in(2),
+            watching: r.pick(&[Watching::Ages, Watching::Ranks, Watching::Edge]),
         };
         Setting {
             seed,
