@@ -80,12 +80,12 @@ impl PolicyKind {
     pub fn watching(self) -> Watching {
         match self {
             PolicyKind::ColdAge => Watching::Ages,
-            PolicyKind::Slowdown => Watching::Edge,
             PolicyKind::Analytical
+            | PolicyKind::Slowdown
             | PolicyKind::Waterfall
             | PolicyKind::TwoTier
             | PolicyKind::None
-            | PolicyKind::KernelTwoTier => Watching::Ranks,
+            | PolicyKind::KernelTwoTier => Watching::Use,
         }
     }
 

@@ -33,7 +33,7 @@ fn machine(tiers: usize) -> Machine {
         tiers: self::tiers()[..tiers].to_vec(),
         cooling_windows: 1,
         samples_per_region: 4,
-        watching: Watching::Edge,
+        watching: Watching::Use,
         move_pages: u64::MAX,
         move_ns: vec![MOVE_NS],
         fault_cpu_ns: 0.0,

@@ -4,8 +4,8 @@
 //! Each sampled page that is in use costs its thread a fault, so that most of what watching takes
 //! goes into regions that are far too much in use to be taken down, where it changes no plan. A
 //! region is therefore looked at the less the more of it was found in use: all samples are for
-//! those at the edge, and for those of which nothing is known. On recordings of Redis and of
-//! analytics that was most of all hits, and the time went into savings instead (docs/tracking.md).
+//! those that are little in use, and for those of which nothing is known. Redis is rid of half of
+//! its hits by that (docs/tracking.md).
 
 use crate::hotness::{PAGES_PER_REGION, PRIOR_SAMPLES};
 use crate::state::REGION_BYTES;
@@ -23,8 +23,8 @@ const WINDOWS_MAX: u32 = 4;
 /// All pages of a region, in steps of a share.
 const ALL: u8 = u8::MAX;
 
-/// Share of a region's pages from which on one sample in every second window is enough. What is
-/// worth taking down is touched on a tenth of its pages at most.
+/// Share of a region's pages from which on one sample in every second window is enough. What 5 % of
+/// slowdown have room for is touched on a tenth of its pages or less.
 const MUCH: u8 = 128;
 
 /// Share from which on half of the samples are.
@@ -36,15 +36,13 @@ pub enum Watching {
     /// Whether any of a region was touched, in each window: ages and working sets are sums over
     /// all of them. What came back to a region in a tier is watched like the rest of it.
     Ages,
-    /// Which regions are more in use than others. Those in full use are looked at less.
-    Ranks,
-    /// Which regions might be worth taking down, where watching is paid for out of the time that
-    /// may be lost. Those in use are looked at less.
-    Edge,
+    /// How much of each region is in use: little, most of all. What is much in use is looked at
+    /// less.
+    Use,
 }
 
 impl Watching {
-    const ALL: [Watching; 3] = [Watching::Ages, Watching::Ranks, Watching::Edge];
+    const ALL: [Watching; 2] = [Watching::Ages, Watching::Use];
 
     /// The number of it on the wire.
     pub const fn to_wire(self) -> u8 {
@@ -129,8 +127,9 @@ impl Looks {
     /// The share as far as it counts for this purpose.
     fn share_for(self, watching: Watching) -> u8 {
         match watching {
-            Watching::Edge => self.share,
-            Watching::Ages | Watching::Ranks => 0,
+            Watching::Use => self.share,
+            // One sample of half a region finds nobody in every second window.
+            Watching::Ages => 0,
         }
     }
 }
@@ -138,7 +137,7 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Watching::{Ages, Edge, Ranks};
+    use Watching::{Ages, Use};
 
     fn after(looks: &[(u16, u16)]) -> Looks {
         looks.iter().fold(Looks::NONE, |looks, &(samples, hits)| looks.after(samples, hits))
@@ -146,64 +145,62 @@ mod tests {
 
     #[test]
     fn what_is_in_full_use_for_long_is_looked_at_in_every_fourth_window() {
-        let between = |n: usize| after(&[(1, 1)].repeat(n)).windows_between(Edge);
+        let between = |n: usize| after(&[(1, 1)].repeat(n)).windows_between(Use);
         assert_eq!([0, 1, 2, 3, 4, 5, 300].map(between), [1, 2, 2, 2, 4, 4, 4]);
         let due = |region: u64| {
             let looks = after(&[(1, 1); 9]);
-            (0..8u32).filter(move |&w| looks.is_due(Edge, region << 21, w)).collect::<Vec<_>>()
+            (0..8u32).filter(move |&w| looks.is_due(Use, region << 21, w)).collect::<Vec<_>>()
         };
         assert_eq!(due(0), [0, 4]);
         assert_eq!(due(1), [3, 7], "not all in the same window");
         // One of full use that hardly anything is known of otherwise.
-        assert_eq!(Looks { full: 3, share: 0 }.windows_between(Edge), 2);
-        let between = |n: usize| after(&[(1, 1)].repeat(n)).windows_between(Ranks);
-        assert_eq!([0, 1, 2, 3, 4, 5, 300].map(between), [1, 1, 1, 2, 4, 4, 4]);
+        assert_eq!(Looks { full: 3, share: 0 }.windows_between(Use), 2);
         assert_eq!(after(&[(1, 1); 9]).windows_between(Ages), 1, "no age may be missed");
     }
 
     #[test]
     fn the_more_is_in_use_the_fewer_samples() {
-        assert_eq!([512, 257, 1].map(|pages| Looks::NONE.samples(Edge, 4, pages)), [4, 3, 2]);
+        assert_eq!([512, 257, 1].map(|pages| Looks::NONE.samples(Use, 4, pages)), [4, 3, 2]);
         let at = |share: u8| Looks { full: 0, share };
         assert_eq!(
-            [0, 76, 77, 127, 128, 255].map(|s| at(s).samples(Edge, 4, 512)),
+            [0, 76, 77, 127, 128, 255].map(|s| at(s).samples(Use, 4, 512)),
             [4, 4, 2, 2, 1, 1]
         );
         assert_eq!(
-            [0, 76, 77, 127, 128, 255].map(|s| at(s).windows_between(Edge)),
+            [0, 76, 77, 127, 128, 255].map(|s| at(s).windows_between(Use)),
             [1, 1, 1, 1, 2, 2]
         );
         // Never more than there were, and none if none are wanted.
-        assert_eq!([0, 77, 128].map(|s| at(s).samples(Edge, 1, 512)), [1, 1, 1]);
-        assert_eq!([0, 77, 128].map(|s| at(s).samples(Edge, 0, 512)), [0, 0, 0]);
-        assert_eq!([0, 77, 128].map(|s| at(s).samples(Edge, 8, 1)), [2, 2, 1]);
-        assert_eq!([Ages, Ranks, Edge].map(|w| at(200).samples(w, 4, 512)), [4, 4, 1]);
-        assert_eq!([Ages, Ranks].map(|w| at(200).windows_between(w)), [1, 1]);
+        assert_eq!([0, 77, 128].map(|s| at(s).samples(Use, 1, 512)), [1, 1, 1]);
+        assert_eq!([0, 77, 128].map(|s| at(s).samples(Use, 0, 512)), [0, 0, 0]);
+        assert_eq!([0, 77, 128].map(|s| at(s).samples(Use, 8, 1)), [2, 2, 1]);
+        assert_eq!([Ages, Use].map(|w| at(200).samples(w, 4, 512)), [4, 1]);
+        assert_eq!([Ages, Use].map(|w| at(200).windows_between(w)), [1, 2]);
         let full = after(&[(4, 4)]);
-        assert_eq!([Ages, Ranks, Edge].map(|w| full.samples(w, 4, 512)), [1, 1, 1]);
+        assert_eq!([Ages, Use].map(|w| full.samples(w, 4, 512)), [1, 1]);
     }
 
     #[test]
     fn what_is_not_in_use_any_more_is_looked_at_again() {
         let busy = after(&[(4, 4), (1, 1), (1, 1), (1, 1), (1, 1)]);
-        assert_eq!((busy.windows_between(Edge), busy.samples(Edge, 4, 512)), (4, 1));
+        assert_eq!((busy.windows_between(Use), busy.samples(Use, 4, 512)), (4, 1));
         // One sample that nobody touched: more often; two more, and all samples are back.
         assert_eq!(
-            (busy.after(1, 0).windows_between(Edge), busy.after(1, 0).samples(Edge, 4, 512)),
+            (busy.after(1, 0).windows_between(Use), busy.after(1, 0).samples(Use, 4, 512)),
             (2, 1)
         );
         let quiet = [(1, 0); 3].iter().fold(busy, |looks, &(n, hits)| looks.after(n, hits));
-        assert_eq!(quiet.windows_between(Edge), 1);
-        assert_eq!([quiet.samples(Edge, 4, 512), quiet.after(2, 0).samples(Edge, 4, 512)], [4, 4]);
+        assert_eq!(quiet.windows_between(Use), 1);
+        assert_eq!([quiet.samples(Use, 4, 512), quiet.after(2, 0).samples(Use, 4, 512)], [4, 4]);
         assert_eq!(busy.after(0, 0), busy, "no look says nothing");
     }
 
     #[test]
     fn each_purpose_has_a_number() {
-        for watching in [Ages, Ranks, Edge] {
+        for watching in [Ages, Use] {
             assert_eq!(Watching::from_wire(watching.to_wire()), Some(watching));
         }
-        assert_eq!(Watching::from_wire(3), None);
+        assert_eq!(Watching::from_wire(2), None);
     }
 
     #[test]

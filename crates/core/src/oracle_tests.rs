@@ -22,7 +22,7 @@ fn machine(cooling_windows: usize, contention: f64) -> Machine {
         ],
         cooling_windows,
         samples_per_region: 4,
-        watching: Watching::Edge,
+        watching: Watching::Use,
         move_pages: u64::MAX,
         move_ns: vec![12_000.0, 20_000.0, 45_000.0],
         fault_cpu_ns: 3_000.0,

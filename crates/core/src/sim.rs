@@ -471,7 +471,7 @@ mod tests {
             ],
             cooling_windows: 3,
             samples_per_region: 4,
-            watching: Watching::Edge,
+            watching: Watching::Use,
             move_pages: u64::MAX,
             move_ns: Vec::new(),
             fault_cpu_ns: 0.0,

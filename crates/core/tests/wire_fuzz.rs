@@ -84,7 +84,7 @@ fn configure(r: &mut Random) -> Configure {
         tiers: (0..r.below(6)).map(|_| tier(r)).collect(),
         torture_seed: r.number(),
         note: text(r),
-        watching: r.pick(&[Watching::Ages, Watching::Ranks, Watching::Edge]),
+        watching: r.pick(&[Watching::Ages, Watching::Use]),
     }
 }
 
@@ -243,7 +243,7 @@ fn a_note_is_text_and_bounded() {
             tiers,
             torture_seed: 0,
             note,
-            watching: Watching::Edge,
+            watching: Watching::Use,
         })
     };
     let good = with("x".repeat(NOTE_BYTES_MAX));

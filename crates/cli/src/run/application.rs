@@ -262,7 +262,7 @@ impl Application {
             note: self.note(),
             watching: match c.policy.kind.watching() {
                 // Torture sends down what came back, too.
-                Watching::Ages if c.run.torture_seed != 0 => Watching::Ranks,
+                Watching::Ages if c.run.torture_seed != 0 => Watching::Use,
                 watching => watching,
             },
         }

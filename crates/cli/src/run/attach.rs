@@ -194,7 +194,7 @@ mod tests {
             tiers: tiers_of(config),
             torture_seed: 0,
             note: write::whole(config),
-            watching: Watching::Edge,
+            watching: Watching::Use,
         };
         Hello { version: VERSION, pid: 9, uffd_features: 0, window: 8, in_force: Some(in_force) }
     }

@@ -23,7 +23,7 @@ pub(super) fn machine() -> Machine {
         ],
         cooling_windows: 3,
         samples_per_region: 4,
-        watching: Watching::Edge,
+        watching: Watching::Use,
         move_pages: 512 * 1_250,
         move_ns: vec![20_000.0],
         fault_cpu_ns: 0.0,

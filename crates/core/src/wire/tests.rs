@@ -40,7 +40,7 @@ fn configure(tiers: Vec<TierConfig>) -> ToRuntime {
         tiers,
         torture_seed: 0,
         note: "how it was asked for".into(),
-        watching: Watching::Ranks,
+        watching: Watching::Ages,
     })
 }
 
@@ -61,7 +61,7 @@ fn every_message_survives_the_wire() {
         ],
         torture_seed: 0x1122_3344_5566_7788,
         note: "[policy]\n".into(),
-        watching: Watching::Edge,
+        watching: Watching::Use,
     };
     let again = Hello {
         window: 400,

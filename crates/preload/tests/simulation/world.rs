@@ -94,7 +94,7 @@ impl Setting {
             // Movers that give up on their own account, in some seeds.
             torture_seed: r.pick(&[0, 0, 0, seed]),
             note: String::new(),
-            watching: r.pick(&[Watching::Ages, Watching::Ranks, Watching::Edge]),
+            watching: r.pick(&[Watching::Ages, Watching::Use]),
         };
         Setting {
             seed,
