@@ -7,7 +7,6 @@ use proptest::prelude::*;
 
 use crate::cost::{TierCost, PAGES_PER_GIB};
 use crate::hindsight::{Bounds, End, Hindsight, Seen, Tally, Window, MONTH_S, PING_PONG_WINDOWS};
-use crate::looks::Watching;
 use crate::plan::{Move, Plan, Policy, RegionView, Torture, Why};
 use crate::sim::{Machine, Simulation};
 use crate::tier::TierId;
@@ -33,7 +32,6 @@ fn machine(tiers: usize) -> Machine {
         tiers: self::tiers()[..tiers].to_vec(),
         cooling_windows: 1,
         samples_per_region: 4,
-        watching: Watching::Use,
         move_pages: u64::MAX,
         move_ns: vec![MOVE_NS],
         fault_cpu_ns: 0.0,

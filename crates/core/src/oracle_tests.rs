@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use crate::cost::TierCost;
 use crate::degrees::Degrees;
 use crate::load::{Area, Clock};
-use crate::looks::Watching;
 use crate::oracle::{bound, prices, reached, Past, Point};
 use crate::plan::{Move, Plan, Policy, Ratios, RegionView, Why};
 use crate::sim::{Machine, Simulation};
@@ -22,7 +21,6 @@ fn machine(cooling_windows: usize, contention: f64) -> Machine {
         ],
         cooling_windows,
         samples_per_region: 4,
-        watching: Watching::Use,
         move_pages: u64::MAX,
         move_ns: vec![12_000.0, 20_000.0, 45_000.0],
         fault_cpu_ns: 3_000.0,

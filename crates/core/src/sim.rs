@@ -38,8 +38,6 @@ pub struct Machine {
     pub cooling_windows: usize,
     /// Pages watched in a region and window.
     pub samples_per_region: u16,
-    /// What the policy wants to know of pages at home, where applications are tracked.
-    pub watching: Watching,
     /// Pages that movers take down or across in a window at most.
     pub move_pages: u64,
     /// Processor time of moving one page, by the tier that it is moved to, in nanoseconds; where
@@ -150,7 +148,8 @@ pub struct Simulation {
     /// Share of the pages that come home which fault themselves, in the next window.
     fault_share: f64,
     degrees: Degrees,
-    is_tracked: bool,
+    /// How it is tracked; `None`: all regions alike, at no cost.
+    watching: Option<Watching>,
     windows: u32,
 }
 
@@ -169,7 +168,7 @@ impl Simulation {
             tiers_slower: 1.0,
             fault_share: 1.0,
             degrees: Degrees::even(),
-            is_tracked: false,
+            watching: None,
             windows: 0,
         };
         simulation.grow(pages);
@@ -181,9 +180,9 @@ impl Simulation {
         Simulation { degrees, ..self }
     }
 
-    /// The same, tracked as a runtime does it (see the head), or all regions alike.
-    pub fn tracked(self, is_tracked: bool) -> Simulation {
-        Simulation { is_tracked, ..self }
+    /// The same, tracked as a runtime does it for a policy that wants to know this (see the head).
+    pub fn tracked(self, watching: Watching) -> Simulation {
+        Simulation { watching: Some(watching), ..self }
     }
 
     /// What the next window is like: processor time of the runtime beside what follows from faults
@@ -260,9 +259,9 @@ impl Simulation {
             let share = if all > 0.0 { (touched / all).min(1.0) } else { 0.0 };
             let by_class = self.degrees.touched(share);
             let wanted = self.machine.samples_per_region;
-            let look = match self.is_tracked {
-                true => region.look(&self.machine, self.windows, waits),
-                false => Look { pool: before, samples: wanted.min(before as u16), is_warm: false },
+            let look = match self.watching {
+                Some(watching) => region.look(watching, wanted, self.windows, waits),
+                None => Look { pool: before, samples: wanted.min(before as u16), is_warm: false },
             };
             let hot = match look.is_warm {
                 true => region.body.warm_touched(&by_class, waits),
@@ -286,10 +285,12 @@ impl Simulation {
                 faults: came.round() as u16,
             };
             hits_all += u64::from(region.seen.hits);
-            if all > 0.0 && (!self.is_tracked || region.is_observed()) {
+            if all > 0.0 && (self.watching.is_none() || region.is_observed()) {
                 region.history.observe(region.seen);
             }
-            region.note_look(self.machine.watching);
+            if let Some(watching) = self.watching {
+                region.note_look(watching);
+            }
             let after = self.regions[index].body.home();
             tco += self.tco(index, (before + after) / 2.0);
             tco_at_end += self.tco(index, after);
@@ -310,7 +311,7 @@ impl Simulation {
         policy.learn(&measured);
         self.measure_latencies();
         self.views.clear();
-        let is_tracked = self.is_tracked;
+        let is_tracked = self.watching.is_some();
         self.views.extend(self.regions.iter().map(|region| region.view(waits, is_tracked)));
         let plan = policy.plan(&self.views, &self.known);
         let moved_pages = self.carry_out(&plan);
@@ -358,7 +359,7 @@ impl Simulation {
     /// What a runtime would know of its tiers by now: faults take longer in some windows of a
     /// recording than in others. (In generated ones they always take the same.)
     fn measure_latencies(&mut self) {
-        if !self.is_tracked {
+        if self.watching.is_none() {
             return;
         }
         let all = self.known.iter_mut().zip(&self.machine.tiers).zip(&mut self.served);
@@ -398,8 +399,7 @@ struct Look {
 
 impl Region {
     /// How the runtime looks at it in a window.
-    fn look(&self, machine: &Machine, window: u32, waits: usize) -> Look {
-        let (wanted, watching) = (machine.samples_per_region, machine.watching);
+    fn look(&self, watching: Watching, wanted: u16, window: u32, waits: usize) -> Look {
         let is_warm = self.body.tier != TierId::DRAM && watching != Watching::Ages;
         // Before it is followed nothing of it is registered.
         let pool = match (self.is_followed, is_warm) {
@@ -471,7 +471,6 @@ mod tests {
             ],
             cooling_windows: 3,
             samples_per_region: 4,
-            watching: Watching::Use,
             move_pages: u64::MAX,
             move_ns: Vec::new(),
             fault_cpu_ns: 0.0,
@@ -497,6 +496,34 @@ mod tests {
         assert_eq!((outcome.faults, seen.faults), (96.0, 96));
     }
 
+    #[test]
+    fn regions_in_use_are_looked_at_as_rarely_as_the_policy_can_bear() {
+        let hits = |watched: u16, share: f64| (share * f64::from(watched)).round() as u16;
+        let looks = |watching: Option<Watching>| {
+            let mut simulation = Simulation::new(machine(), &[512; 4]);
+            if let Some(watching) = watching {
+                simulation = simulation.tracked(watching);
+            }
+            let mut policy = Analytical::new(1.0);
+            let mut looks = 0;
+            for _ in 0..40 {
+                // Three quarters in use, and next to nothing.
+                let touched = [384.0, 384.0, 1.0, 1.0];
+                simulation.window(&touched, 1e9, hits, &mut policy);
+                looks += simulation.regions[..2].iter().filter(|r| r.seen.sampled > 0).count();
+                // (In the first window nothing is followed yet.)
+                let is_first = simulation.windows == 1 && watching.is_some();
+                let all = simulation.regions[2..].iter().all(|r| r.seen.sampled == 4);
+                assert!(all || is_first, "window {}", simulation.windows);
+            }
+            looks
+        };
+        assert_eq!(looks(None), 80);
+        assert_eq!(looks(Some(Watching::Ages)), 78, "ages are sums over windows");
+        let looks = looks(Some(Watching::Use));
+        assert!((4..=44).contains(&looks), "every second window at most: {looks}");
+    }
+
     /// Takes everything down and remembers what it was told of the tier.
     struct Told(f64);
 
@@ -510,7 +537,11 @@ mod tests {
     #[test]
     fn the_policy_is_told_what_faults_took_and_not_what_they_usually_do() {
         let told_after = |is_tracked: bool, clock: &Clock| {
-            let mut simulation = Simulation::new(machine(), &[512; 8]).tracked(is_tracked);
+            let simulation = Simulation::new(machine(), &[512; 8]);
+            let mut simulation = match is_tracked {
+                true => simulation.tracked(Watching::Use),
+                false => simulation,
+            };
             let mut policy = Told(0.0);
             for _ in 0..60 {
                 simulation.next(clock);

@@ -7,6 +7,7 @@ use anyhow::{ensure, Result};
 use terrace_core::cost::{tco_saved, TierCost, BYTES_PER_GIB};
 use terrace_core::degrees::Degrees;
 use terrace_core::load::{Area, Clock, Gaps, Load};
+use terrace_core::looks::Watching;
 use terrace_core::plan::{Analytical, Policy, Ratios};
 use terrace_core::sim::{waits, Machine, Simulation};
 use terrace_core::tier::MAX_TIERS;
@@ -213,7 +214,6 @@ pub fn machine(
         tiers,
         cooling_windows: config.run.cooling_windows.min(16) as usize,
         samples_per_region: config.run.samples_per_region.min(512) as u16,
-        watching: config.policy.kind.watching(),
         move_pages: (mib_s as f64 * 256.0 * config.run.window_s) as u64,
         move_ns,
         fault_cpu_ns: spent.fault_cpu_ns,
@@ -293,21 +293,28 @@ impl Outcome {
 
 /// Runs the policy of `config` over all applications, each with a planner of its own, as live.
 pub fn run(loads: &[Load], machine: &Machine, config: &Config, seed: u64) -> Outcome {
-    let machine = &Machine { watching: config.policy.kind.watching(), ..machine.clone() };
+    let watching = config.policy.kind.watching();
     let mut sum = Outcome::default();
     for load in loads {
         let mut policy = policy::build(config).unwrap_or_else(|| Box::new(Analytical::new(1.0)));
-        sum.add(&run_one(load, machine, &mut *policy, seed ^ u64::from(load.pid)));
+        sum.add(&run_one(load, machine, watching, &mut *policy, seed ^ u64::from(load.pid)));
     }
     sum
 }
 
-fn run_one(load: &Load, machine: &Machine, policy: &mut dyn Policy, seed: u64) -> Outcome {
+fn run_one(
+    load: &Load,
+    machine: &Machine,
+    watching: Watching,
+    policy: &mut dyn Policy,
+    seed: u64,
+) -> Outcome {
     let mut random = Random::new(seed);
     let dram = machine.tiers[0].usd_per_gib_month;
-    let mut simulation = Simulation::new(machine.clone(), &[])
-        .with_degrees(load.degrees.clone())
-        .tracked(load.is_tracked);
+    let mut simulation = Simulation::new(machine.clone(), &[]).with_degrees(load.degrees.clone());
+    if load.is_tracked {
+        simulation = simulation.tracked(watching);
+    }
     let counted = counted(load);
     let (mut born, mut touched, mut sum) = (0, Vec::new(), Outcome::default());
     for (window, clock) in load.clocks.iter().enumerate() {

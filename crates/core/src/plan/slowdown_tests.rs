@@ -3,7 +3,6 @@
 
 use super::{Analytical, Measured, Model, Policy, RegionView, Slowdown, Why};
 use crate::cost::TierCost;
-use crate::looks::Watching;
 use crate::sim::{Machine, Outcome, Simulation};
 use crate::tier::TierId;
 
@@ -23,7 +22,6 @@ pub(super) fn machine() -> Machine {
         ],
         cooling_windows: 3,
         samples_per_region: 4,
-        watching: Watching::Use,
         move_pages: 512 * 1_250,
         move_ns: vec![20_000.0],
         fault_cpu_ns: 0.0,
