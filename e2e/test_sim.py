@@ -33,6 +33,7 @@ COLUMNS = {
     *("samples", "hits", "faults", "touched", "stored_bytes", "running_ns", "stalled_ns"),
     *("cpu_ns", "contention", "moved_pages", "ahead_pages", "managed_bytes", "overhead_bytes"),
     *("tco_saved", "served_faults", "move_to", "ratio_1", "ratio_2", "ratio_3"),
+    *(f"known_{what}_{tier}" for what in ("fault_ns", "ratio", "move_ns") for tier in (1, 2, 3)),
 }
 
 

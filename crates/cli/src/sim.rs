@@ -35,6 +35,7 @@ pub mod costs;
 mod fit;
 pub mod generate;
 pub mod hindsight;
+mod known;
 mod moved;
 pub mod replay;
 pub mod report;
@@ -235,6 +236,7 @@ fn sampled(mut loads: Vec<Load>, whole: &[Load]) -> Vec<Load> {
             clock.running_ns *= share;
             clock.overhead_bytes *= share;
             clock.watching_ns = of.watching_ns * share;
+            clock.waited_beside_ns = of.waited_beside_ns * share;
             clock.beside_bytes = of.beside_bytes * share;
         }
         load.gaps = load.gaps.scaled(share);
@@ -260,13 +262,16 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
         ensure!(costs.iter().all(|c| c.is_valid()), "a tier of the trace has no valid cost");
         replay::machine(&base, costs, &from, &spent)
     };
-    let live_loads = replay::loads(&trace, &from, &spent, args.warm_up)?;
+    let live_loads = replay::loads(&trace, &machine.tiers, &from, &spent, args.warm_up)?;
     let live = replay::live(&trace, &live_loads, &spent).filter(|_| args.tiers.is_none());
     let loads = match args.sample {
         1 => live_loads,
         n => {
             trace.batch.rows.retain(|row| mix(row.region ^ args.seed).is_multiple_of(n));
-            sampled(replay::loads(&trace, &from, &spent, args.warm_up)?, &live_loads)
+            sampled(
+                replay::loads(&trace, &machine.tiers, &from, &spent, args.warm_up)?,
+                &live_loads,
+            )
         }
     };
     let mut asked = args.policies.candidates(&base)?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use terrace_core::cost::{TierCost, MOVE_NS_PER_PAGE};
 use terrace_core::plan::Ratios;
-use terrace_core::tier::{Codec, TierSpec};
+use terrace_core::tier::{Codec, TierSpec, MAX_TIERS};
 
 use crate::config::Config;
 use crate::machine::Machine;
@@ -85,6 +85,33 @@ pub struct ProcessWindow {
     pub pool_bytes: u64,
     /// Share of the money saved, as measured.
     pub tco_saved: f32,
+    /// What the planner took each tier to cost when it planned, by the tier's index; none of DRAM,
+    /// and in traces that do not say.
+    pub known: [Option<KnownCost>; MAX_TIERS],
+}
+
+/// What a planner took a tier to cost.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct KnownCost {
+    /// Mean latency of a fault, in nanoseconds.
+    pub fault_ns: f32,
+    /// Stored / original bytes.
+    pub ratio: f32,
+    /// Processor time of moving a page there, in nanoseconds.
+    pub move_ns: f32,
+}
+
+/// What the planner took tiers to cost, as a trace has it.
+pub fn known(costs: &[TierCost]) -> [Option<KnownCost>; MAX_TIERS] {
+    let mut known = [None; MAX_TIERS];
+    for (known, cost) in known.iter_mut().zip(costs).skip(1) {
+        *known = Some(KnownCost {
+            fault_ns: cost.fault_ns as f32,
+            ratio: cost.ratio as f32,
+            move_ns: cost.move_ns as f32,
+        });
+    }
+    known
 }
 
 /// A tier and what it was measured to cost.
@@ -259,7 +286,7 @@ pub fn partial_of(path: &Path) -> PathBuf {
 }
 
 /// Parquet's logical name of each column that every trace has; `ratio_1` and on follow, one for
-/// each compressed tier.
+/// each compressed tier, and then three for each of what [`KnownCost`] holds.
 pub(crate) const COLUMNS: &[(&str, &str)] = &[
     ("window", "int32 window (INTEGER(32,false))"),
     ("time_ms", "int64 time_ms (INTEGER(64,false))"),
@@ -290,8 +317,10 @@ pub(crate) const COLUMNS: &[(&str, &str)] = &[
 pub(crate) const POOL_COLUMN: &str = "pool_bytes";
 /// See [`POOL_COLUMN`].
 pub(crate) const SERVED_COLUMN: &str = "served_faults";
-/// The only column beside the ratios in which a row may have nothing.
+/// The only column beside those of tiers in which a row may have nothing.
 pub(crate) const TO_COLUMN: &str = "move_to";
+/// Columns of what is known of a tier; its index follows. Older traces lack them.
+pub(crate) const KNOWN_COLUMNS: [&str; 3] = ["known_fault_ns_", "known_ratio_", "known_move_ns_"];
 
 #[cfg(test)]
 mod tests;

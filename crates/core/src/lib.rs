@@ -20,6 +20,7 @@ pub mod oracle;
 #[cfg(test)]
 mod oracle_tests;
 pub mod plan;
+mod rhythm;
 pub mod setback;
 pub mod shrink;
 pub mod sim;

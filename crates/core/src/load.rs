@@ -1,6 +1,7 @@
 //! What an application did to its pages: the touches that [`crate::sim`] and [`crate::oracle`] are
 //! given. Of an application that was recorded [`crate::touches`] makes them.
 
+use crate::cost::TierCost;
 use crate::degrees::Degrees;
 use crate::plan::Ratios;
 
@@ -57,6 +58,9 @@ pub struct Clock {
     /// The part of that which is told by faults from tiers and not by touches of watched pages, 0
     /// to 1: as far as tiers themselves seemed so much slower.
     pub slower_part: f64,
+    /// Time that threads waited for something that has nothing to do with what is placed where, in
+    /// nanoseconds.
+    pub waited_beside_ns: f64,
     /// Share of the touched pages that came home by a fault of their own, above 0 to 1; the others
     /// were there already, brought along by the fault of a scan. 0 counts as 1, where that is not
     /// known.
@@ -72,6 +76,17 @@ impl Clock {
             1.0
         }
     }
+}
+
+/// A tier as it was known in one window of a recording.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TierThen {
+    /// What the planner was told that it costs.
+    pub told: TierCost,
+    /// What a fault from it took in windows like this one, in nanoseconds.
+    pub fault_ns: f64,
+    /// What was known of regions' ratios there, by what was known in the end.
+    pub ratio_by: f64,
 }
 
 /// What pools take beside what they store. Every class of sizes has a chain of pages that is not
@@ -135,6 +150,8 @@ pub struct Load {
     pub first: u32,
     /// Its windows, from that on.
     pub clocks: Vec<Clock>,
+    /// DRAM and the tiers as they were known in each window; none where that was not recorded.
+    pub tiers_then: Vec<Vec<TierThen>>,
     /// Its regions, in the order of their first windows.
     pub areas: Vec<Area>,
     /// What its pools take beside what they store.

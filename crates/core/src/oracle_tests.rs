@@ -62,7 +62,7 @@ fn all(machine: &Machine, degrees: &Degrees, clocks: &[Clock], area: &Area) -> V
         let (mut tco, mut lost) = (0.0, 0.0);
         for (at, (&pages, &touched)) in area.pages.iter().zip(&area.touched).enumerate() {
             simulation.set_pages(0, pages);
-            simulation.next(&clocks.get(area.first + at).copied().unwrap_or_default());
+            simulation.next(&clocks.get(area.first + at).copied().unwrap_or_default(), &[]);
             let outcome = simulation.window(&[touched], 1e9, |_, _| 0, &mut policy);
             tco += outcome.tco;
             lost += outcome.stalled_ns + outcome.taken_ns;

@@ -21,7 +21,7 @@ use crate::degrees::Degrees;
 use crate::hindsight::Seen;
 use crate::hotness::{RegionHistory, WindowSeen, PAGES_PER_REGION};
 use crate::latency::Latency;
-use crate::load::Clock;
+use crate::load::{Clock, TierThen};
 use crate::looks::{self, Looks, Watching};
 use crate::plan::{Measured, Plan, Policy, Ratios, RegionView};
 use crate::tier::{TierId, MAX_TIERS};
@@ -145,6 +145,10 @@ pub struct Simulation {
     slower: f64,
     /// By how much longer than usual they wait for pages in tiers, as far as that was seen.
     tiers_slower: f64,
+    /// What they wait for beside.
+    waited_beside_ns: f64,
+    /// The tiers as they were known in that window of a recording, where it says.
+    then: Vec<TierThen>,
     /// Share of the pages that come home which fault themselves, in the next window.
     fault_share: f64,
     degrees: Degrees,
@@ -166,6 +170,8 @@ impl Simulation {
             watching_ns: 0.0,
             slower: 1.0,
             tiers_slower: 1.0,
+            waited_beside_ns: 0.0,
+            then: Vec::new(),
             fault_share: 1.0,
             degrees: Degrees::even(),
             watching: None,
@@ -187,8 +193,16 @@ impl Simulation {
 
     /// What the next window is like: processor time of the runtime beside what follows from faults
     /// and moves, what threads wait by what they usually do, and which share of the pages that come
-    /// home do so by a fault of their own.
-    pub fn next(&mut self, clock: &Clock) {
+    /// home do so by a fault of their own. `then` is what was known of DRAM and the tiers in it;
+    /// where that is nothing they are as the machine has them, and measured as time goes by.
+    pub fn next(&mut self, clock: &Clock, then: &[TierThen]) {
+        self.then.clear();
+        if then.len() == self.machine.tiers.len() {
+            self.then.extend_from_slice(then);
+            self.known.clear();
+            self.known.extend(then.iter().map(|then| then.told));
+        }
+        self.waited_beside_ns = clock.waited_beside_ns.max(0.0);
         self.watching_ns = clock.watching_ns.max(0.0);
         self.slower = if clock.slower > 0.0 { clock.slower } else { 1.0 };
         self.tiers_slower = 1.0 + (self.slower - 1.0) * clock.slower_part.clamp(0.0, 1.0);
@@ -251,6 +265,8 @@ impl Simulation {
         let fault_share = core::mem::replace(&mut self.fault_share, 1.0);
         let slower = core::mem::replace(&mut self.slower, 1.0);
         let tiers_slower = core::mem::replace(&mut self.tiers_slower, 1.0);
+        let beside_ns = core::mem::take(&mut self.waited_beside_ns);
+        let mut usual_ns = 0.0;
         self.windows += 1;
         for index in 0..self.regions.len() {
             let region = &mut self.regions[index];
@@ -270,8 +286,10 @@ impl Simulation {
             let hot_share = if look.pool > 0.0 { (hot / look.pool).min(1.0) } else { 0.0 };
             let came = region.body.touch(&by_class, waits);
             let (faulted, tier) = (came * fault_share, region.body.tier.index());
-            let waited_ns = faulted * self.machine.tiers[tier].fault_ns;
+            let fault_ns = self.machine.tiers[tier].fault_ns;
+            let waited_ns = faulted * self.then.get(tier).map_or(fault_ns, |then| then.fault_ns);
             faults += faulted;
+            usual_ns += faulted * fault_ns;
             stalled_ns += waited_ns;
             self.served[tier].faults += faulted;
             self.served[tier].took_ns += waited_ns * tiers_slower;
@@ -297,8 +315,7 @@ impl Simulation {
         }
         let hits_ns = hits_all as f64 * self.machine.hit_ns;
         let watched_ns = core::mem::take(&mut self.watching_ns);
-        let usual_ns = stalled_ns;
-        stalled_ns = (stalled_ns + hits_ns) * slower;
+        stalled_ns = (stalled_ns + hits_ns) * slower + beside_ns;
         let measured = Measured {
             running_ns,
             stalled_ns,
@@ -311,8 +328,8 @@ impl Simulation {
         policy.learn(&measured);
         self.measure_latencies();
         self.views.clear();
-        let is_tracked = self.watching.is_some();
-        self.views.extend(self.regions.iter().map(|region| region.view(waits, is_tracked)));
+        let (is_tracked, then) = (self.watching.is_some(), &self.then);
+        self.views.extend(self.regions.iter().map(|region| region.view(waits, is_tracked, then)));
         let plan = policy.plan(&self.views, &self.known);
         let moved_pages = self.carry_out(&plan);
         let taken_ns = measured.taken_ns();
@@ -359,7 +376,7 @@ impl Simulation {
     /// What a runtime would know of its tiers by now: faults take longer in some windows of a
     /// recording than in others. (In generated ones they always take the same.)
     fn measure_latencies(&mut self) {
-        if self.watching.is_none() {
+        if self.watching.is_none() || !self.then.is_empty() {
             return;
         }
         let all = self.known.iter_mut().zip(&self.machine.tiers).zip(&mut self.served);
@@ -429,8 +446,9 @@ impl Region {
         }
     }
 
-    fn view(&self, waits: usize, is_tracked: bool) -> RegionView {
+    fn view(&self, waits: usize, is_tracked: bool, then: &[TierThen]) -> RegionView {
         let is_known = !is_tracked || self.was_down;
+        let ratios = if is_known { known_then(self.ratios, then) } else { Ratios::UNKNOWN };
         let refused = (self.body.refused() * 255.0).round() as u8;
         RegionView {
             pages: self.body.pages().round() as u32,
@@ -443,11 +461,21 @@ impl Region {
             long: self.history.long(),
             rest_windows: self.history.rest_windows(),
             down_windows: self.history.down_windows(),
-            ratios: if is_known { self.ratios } else { Ratios::UNKNOWN },
+            ratios,
             refused: if is_known { refused } else { 0 },
             ..RegionView::at(self.id, self.body.tier)
         }
     }
+}
+
+/// What was known of a region's ratios in a window.
+fn known_then(mut ratios: Ratios, then: &[TierThen]) -> Ratios {
+    for (tier, then) in then.iter().enumerate().skip(1) {
+        if let Some(ratio) = ratios.get(tier) {
+            ratios.set(tier, (ratio * then.ratio_by).clamp(0.01, 1.0));
+        }
+    }
+    ratios
 }
 
 /// Price of one page of a region in the tier of this index, in US dollars a month: at the region's
@@ -484,7 +512,7 @@ mod tests {
         let mut simulation = Simulation::new(machine(), &[512]);
         let mut policy = Analytical::new(0.0);
         let mut window = |touched: f32, fault_share: f64| {
-            simulation.next(&Clock { fault_share, ..Clock::default() });
+            simulation.next(&Clock { fault_share, ..Clock::default() }, &[]);
             let outcome = simulation.window(&[touched], 1e9, |_, _| 0, &mut policy);
             (outcome, simulation.regions[0].seen)
         };
@@ -544,7 +572,7 @@ mod tests {
             };
             let mut policy = Told(0.0);
             for _ in 0..60 {
-                simulation.next(clock);
+                simulation.next(clock, &[]);
                 simulation.window(&[128.0; 8], 1e9, |_, _| 0, &mut policy);
             }
             policy.0

@@ -22,6 +22,7 @@ use crate::degrees::Degrees;
 use crate::hotness::PAGES_PER_REGION;
 use crate::load::Area;
 use crate::plan::Ratios;
+use crate::rhythm::{self, Rhythm, Tally};
 
 /// Windows on either side whose samples and faults speak for a window.
 const NEIGHBOURS: usize = 2;
@@ -37,7 +38,8 @@ const MEAN_STORED: f64 = 16.0;
 /// Faults are scattered by chance within so many standard deviations.
 const SCATTER: f64 = 4.0;
 /// Degrees that are tried, and those of an application that does not tell.
-const UNEVENNESS: [f64; 12] = [0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0];
+const UNEVENNESS: [f64; 16] =
+    [0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0];
 const UNEVENNESS_USUAL: f64 = 1.5;
 /// What the usual ones weigh: samples of pages that came back.
 const USUAL_SAMPLES: f64 = 20.0;
@@ -83,8 +85,13 @@ pub fn areas_of(recorded: &[Recorded], waits: usize) -> (Vec<Area>, Degrees) {
         waits,
         mean_samples: mean_samples(recorded),
         degrees: Degrees::of(UNEVENNESS_USUAL),
+        home: Rhythm::default(),
+        stored: Rhythm::default(),
     };
     follow.degrees = follow.learn(recorded, &refused);
+    for _ in 0..rhythm::ROUNDS {
+        follow.learn_rhythms(recorded, &refused);
+    }
     let area = |(region, &refused): (&Recorded, &f64)| {
         let course = follow.twice(region, refused);
         let touched = course.shares.iter().zip(&region.seen);
@@ -167,16 +174,34 @@ fn mean_samples(recorded: &[Recorded]) -> f64 {
 }
 
 /// Follows regions through a recording.
+#[derive(Clone)]
 struct Follow {
     waits: usize,
     mean_samples: f64,
     degrees: Degrees,
+    /// What is used in each window by what usually is: of what is in memory, as samples tell, and
+    /// of what is in tiers, as faults do.
+    home: Rhythm,
+    stored: Rhythm,
+}
+
+/// What told how much of a region is in use in a window.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Told {
+    /// Nothing.
+    Nothing,
+    /// Samples of all of it: how many were expected to be touched.
+    Samples(f64),
+    /// Faults: how many were expected.
+    Faults(f64),
 }
 
 /// A region's use.
 struct Course {
     /// Share of its pages touched, window by window.
     shares: Vec<f64>,
+    /// What told it.
+    told: Vec<Told>,
     /// Their mean, for windows that say something.
     mean: f64,
     /// Logarithm of how likely what was seen of pages that came back lately is.
@@ -193,7 +218,7 @@ impl Follow {
             .take(REGIONS_TO_LEARN)
             .collect();
         let likely = |&unevenness: &f64| {
-            let follow = Follow { degrees: Degrees::of(unevenness), ..*self };
+            let follow = Follow { degrees: Degrees::of(unevenness), ..self.clone() };
             let of = |&(region, refused): &(&Recorded, f64)| follow.twice(region, refused).likely;
             // As if so many samples more had been as usual, half of a degree from which is hardly
             // less likely.
@@ -205,10 +230,27 @@ impl Follow {
         Degrees::of(best.map_or(UNEVENNESS_USUAL, |best| best.1))
     }
 
+    /// Learns by how much more or less than expected of each region was used by all.
+    fn learn_rhythms(&mut self, recorded: &[Recorded], refused: &[f64]) {
+        let (mut home, mut stored) = (Tally::default(), Tally::default());
+        for (region, &refused) in recorded.iter().zip(refused) {
+            let course = self.twice(region, refused);
+            for ((window, seen), told) in (region.first..).zip(&region.seen).zip(course.told) {
+                match told {
+                    Told::Nothing => {}
+                    Told::Samples(expected) => home.add(window, expected, seen.hits.into()),
+                    Told::Faults(expected) => stored.add(window, expected, seen.faults.into()),
+                }
+            }
+        }
+        self.home.learn(&home);
+        self.stored.learn(&stored);
+    }
+
     /// Once to learn its mean, and again with it.
     fn twice(&self, region: &Recorded, refused: f64) -> Course {
-        let (samples, hits) = at_home(&region.seen);
-        let mean = if samples > 0.0 { hits / samples } else { 0.0 };
+        let (samples, hits) = self.at_home(&region.seen, region.first);
+        let mean = if samples > 0.0 { (hits / samples).min(1.0) } else { 0.0 };
         let first = self.once(region, refused, mean);
         self.once(region, refused, first.mean)
     }
@@ -216,25 +258,33 @@ impl Follow {
     fn once(&self, region: &Recorded, refused: f64, mean: f64) -> Course {
         let seen = &region.seen;
         let mut body = Body::new(0.0, &self.degrees, refused);
-        let mut course = Course { shares: Vec::with_capacity(seen.len()), mean, likely: 0.0 };
-        let (mut weight, mut sum) = at_home(seen);
+        let (shares, told) = (Vec::with_capacity(seen.len()), Vec::with_capacity(seen.len()));
+        let mut course = Course { shares, told, mean, likely: 0.0 };
+        let (mut weight, mut sum) = self.at_home(seen, region.first);
         for (at, now) in seen.iter().enumerate() {
             body.resize(f64::from(now.pages.min(PAGES_PER_REGION)), &self.degrees);
             body.carry(stored(now) - body.stored(), self.waits);
-            let near = &seen[at.saturating_sub(NEIGHBOURS)..(at + NEIGHBOURS + 1).min(seen.len())];
+            let begin = at.saturating_sub(NEIGHBOURS);
+            let near = &seen[begin..(at + NEIGHBOURS + 1).min(seen.len())];
+            let (window, near_from) = (region.first + at, region.first + begin);
             let is_told_by_faults = now.is_down && body.stored() >= STORED_MIN;
-            let share = match is_told_by_faults {
-                true => self.by_faults(&body, now, near, mean),
+            let (share, told) = match is_told_by_faults {
+                true => self.by_faults(&body, (now, window), (near, near_from), mean),
                 false => {
                     let (samples, hits) = match now.is_down {
-                        false => at_home(near),
-                        true => (f64::from(now.samples), f64::from(now.hits)),
+                        false => self.at_home(near, near_from),
+                        true => self.watched(now, window),
                     };
-                    (hits + mean * self.mean_samples) / (samples + self.mean_samples)
+                    let usual = (hits + mean * self.mean_samples) / (samples + self.mean_samples);
+                    let share = (usual * self.home.at(window)).min(1.0);
+                    let is_told = !now.is_down && now.samples > 0;
+                    let expected = f64::from(now.samples) * share;
+                    (share, if is_told { Told::Samples(expected) } else { Told::Nothing })
                 }
             };
+            course.told.push(told);
             if is_told_by_faults {
-                weight += STORED_WINDOW_SAMPLES;
+                weight += STORED_WINDOW_SAMPLES * self.stored.at(window);
                 sum += STORED_WINDOW_SAMPLES * share;
             }
             let by_class = self.degrees.touched(share);
@@ -247,27 +297,47 @@ impl Follow {
             course.shares.push(share);
         }
         if weight > 0.0 {
-            course.mean = sum / weight;
+            course.mean = (sum / weight).min(1.0);
         }
         course
     }
 
-    /// Share of a region that is in use, by what faulted of what is stored.
-    fn by_faults(&self, body: &Body, now: &Seen, near: &[Seen], mean: f64) -> f64 {
+    /// Sums over windows of a region, of which the first is `from`: samples in memory, as many as
+    /// tell as much in a usual window, and hits.
+    fn at_home(&self, seen: &[Seen], from: usize) -> (f64, f64) {
+        let home = (from..).zip(seen).filter(|(_, seen)| !seen.is_down);
+        home.map(|(window, seen)| self.watched(seen, window))
+            .fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+    }
+
+    fn watched(&self, seen: &Seen, window: usize) -> (f64, f64) {
+        (f64::from(seen.samples) * self.home.at(window), f64::from(seen.hits))
+    }
+
+    /// Share of a region that is in use, by what faulted of what is stored, and how many faults
+    /// were to be expected.
+    fn by_faults(
+        &self,
+        body: &Body,
+        (now, window): (&Seen, usize),
+        (near, near_from): (&[Seen], usize),
+        mean: f64,
+    ) -> (f64, Told) {
         let pages = body.stored_by_class();
         let all = body.stored();
         let usual = self.degrees.touched(mean);
         let usual: f64 = pages.iter().zip(&usual).map(|(pages, share)| pages * share).sum();
         let mut stored_near = MEAN_STORED;
         let mut faults_near = MEAN_STORED * usual / all;
-        for seen in near.iter().filter(|seen| seen.is_down) {
-            stored_near += stored(seen);
+        for (window, seen) in (near_from..).zip(near).filter(|(_, seen)| seen.is_down) {
+            stored_near += stored(seen) * self.stored.at(window);
             faults_near += f64::from(seen.faults);
         }
-        let expected = all * (faults_near / stored_near).min(1.0);
+        let expected = all * (faults_near / stored_near * self.stored.at(window)).min(1.0);
         let came = f64::from(now.faults);
         let is_scatter = (came - expected).abs() <= SCATTER * (expected.sqrt() + 1.0);
-        self.degrees.share_of(&pages, if is_scatter { expected } else { came })
+        let share = self.degrees.share_of(&pages, if is_scatter { expected } else { came });
+        (share, Told::Faults(expected))
     }
 }
 

@@ -6,7 +6,7 @@ use terrace_core::plan::{Measured, Plan, RegionView};
 use terrace_core::tier::TierId;
 use terrace_core::wire::Report;
 
-use crate::trace::{ProcessWindow, Row};
+use crate::trace::{self, ProcessWindow, Row};
 
 /// What a plan was made of, kept for the recorder.
 pub(super) struct Known {
@@ -78,5 +78,6 @@ pub(super) fn process(
             + report.tiers.iter().map(|t| t.dram_bytes).sum::<u64>(),
         tco_saved: tco_saved as f32,
         pool_bytes: report.tiers.iter().map(|t| t.pool_bytes).sum(),
+        known: trace::known(&known.costs),
     }
 }

@@ -13,6 +13,7 @@ use terrace_core::sim::{waits, Machine, Simulation};
 use terrace_core::tier::MAX_TIERS;
 use terrace_core::touches::{areas_of, Recorded, Seen};
 
+use super::known;
 use super::spent::{Spent, Waits};
 use crate::config::Config;
 use crate::demo::random::Random;
@@ -27,10 +28,11 @@ const RUNNING_MIN: f64 = 0.2;
 /// Rate of movers without a limit, MiB per second: one thread's with lz4.
 const MOVE_MIB_S: u64 = 400;
 
-/// The applications of a trace; `from` names, for each tier that is simulated, that of the trace.
-/// Of each process so many windows do not count, `None`: as many as is usual.
+/// The applications of a trace on `tiers`; `from` names, for each of these, that of the trace. Of
+/// each process so many windows do not count, `None`: as many as is usual.
 pub fn loads(
     trace: &Trace,
+    tiers: &[TierCost],
     from: &[Option<usize>],
     spent: &Spent,
     warm_up: Option<u32>,
@@ -40,7 +42,7 @@ pub fn loads(
         by_process.entry(row.pid).or_default().push(row);
     }
     ensure!(!by_process.is_empty(), "the trace has no rows");
-    let load = |(pid, rows)| load(trace, pid, rows, from, spent);
+    let load = |(pid, rows)| load(trace, pid, rows, (tiers, from), spent);
     let mut loads: Vec<Load> = by_process.into_iter().map(load).collect();
     for load in &mut loads {
         let windows = load.clocks.len();
@@ -61,17 +63,15 @@ fn load(
     trace: &Trace,
     pid: u32,
     mut rows: Vec<&Row>,
-    from: &[Option<usize>],
+    (tiers, from): (&[TierCost], &[Option<usize>]),
     spent: &Spent,
 ) -> Load {
     rows.sort_by_key(|row| (row.region, row.window));
     let first = rows.iter().map(|row| row.window).min().unwrap_or(0);
     let last = rows.iter().map(|row| row.window).max().unwrap_or(0);
-    let windows = (last - first) as usize + 1;
-    let process = |window: usize| {
-        let key = (pid, first + window as u32);
-        trace.batch.processes.get(&key).copied().unwrap_or_default()
-    };
+    let process = |window: u32| trace.batch.processes.get(&(pid, window)).copied();
+    let processes: Vec<ProcessWindow> =
+        (first..=last).map(|window| process(window).unwrap_or_default()).collect();
 
     let regions = rows.chunk_by(|a, b| a.region == b.region);
     let is_tracked = !trace.meta.is_exact;
@@ -81,26 +81,28 @@ fn load(
     } else {
         (regions.map(|rows| exact(rows, first, from)).collect(), Degrees::even())
     };
-    let clocks = clocks(pid, trace.meta.window_s, windows, &rows, first, process, spent);
-    let gaps = gaps(&rows, first, windows, process);
-    Load { pid, first, clocks, areas, gaps, counts_from: 0, degrees, is_tracked }
+    let clocks = clocks(pid, trace.meta.window_s, &rows, first, &processes, spent);
+    let gaps = gaps(trace, &rows, first, &processes);
+    let tiers_then =
+        known::tiers_then((&rows, first), &processes, (tiers, from), spent.fault_scale);
+    Load { pid, first, clocks, tiers_then, areas, gaps, counts_from: 0, degrees, is_tracked }
 }
 
-/// What pools took beside what was stored, in windows that say.
-fn gaps(
-    rows: &[&Row],
-    first: u32,
-    windows: usize,
-    process: impl Fn(usize) -> ProcessWindow,
-) -> Gaps {
-    let mut stored = vec![(0.0, 0.0); windows];
-    for row in rows {
-        let (pages, bytes) = &mut stored[(row.window - first) as usize];
-        *pages += f64::from(row.pages.saturating_sub(row.resident));
-        *bytes += f64::from(row.stored_bytes);
+/// What pools took beside what was stored, in windows that say. Pages are taken to take what they
+/// do in simulation, whatever was thought of them then.
+fn gaps(trace: &Trace, rows: &[&Row], first: u32, processes: &[ProcessWindow]) -> Gaps {
+    let mut stored = vec![(0.0, 0.0); processes.len()];
+    for (rows, ratios) in known::in_the_end(rows) {
+        for row in rows.iter().filter(|row| row.tier > 0) {
+            let (pages, bytes) = &mut stored[(row.window - first) as usize];
+            let of_tier = trace.meta.tiers.get(usize::from(row.tier)).map_or(1.0, |t| t.ratio);
+            let down = f64::from(row.pages.saturating_sub(row.resident));
+            *pages += down;
+            *bytes += down * 4096.0 * ratios.get(row.tier.into()).unwrap_or(of_tier);
+        }
     }
-    Gaps::of(stored.into_iter().enumerate().filter_map(|(window, (pages, bytes))| {
-        let pool_bytes = process(window).pool_bytes as f64;
+    Gaps::of(stored.into_iter().zip(processes).filter_map(|((pages, bytes), process)| {
+        let pool_bytes = process.pool_bytes as f64;
         (pool_bytes > 0.0).then_some((pages, pool_bytes - bytes))
     }))
 }
@@ -156,35 +158,38 @@ fn recorded(rows: &[&Row], first: u32, from: &[Option<usize>]) -> Recorded {
 fn clocks(
     pid: u32,
     window_s: f64,
-    windows: usize,
     rows: &[&Row],
     first: u32,
-    process: impl Fn(usize) -> ProcessWindow,
+    processes: &[ProcessWindow],
     spent: &Spent,
 ) -> Vec<Clock> {
+    let windows = processes.len();
     let mut managed = vec![0.0; windows];
     // What faults and touches of watched pages usually take.
     let mut waits = vec![Waits::default(); windows];
     for row in rows {
         let window = (row.window - first) as usize;
         managed[window] += f64::from(row.pages) * 4096.0;
-        waits[window].add(spent.usual_waits(row));
+        waits[window].add(spent.usual_waits(row, &processes[window]));
     }
+    let usual_wait_ns = waits.iter().map(Waits::sum_ns).sum::<f64>() / windows.max(1) as f64;
     let measured: Vec<f64> =
-        (0..windows).map(|w| process(w).running_ns as f64).filter(|ns| *ns > 0.0).collect();
+        processes.iter().map(|p| p.running_ns as f64).filter(|ns| *ns > 0.0).collect();
     let usual = match measured.len() {
         0 => RUNNING_MIN * window_s * 1e9,
         n => measured.iter().sum::<f64>() / n as f64,
     };
     let clock = |window: usize| {
-        let (process, at) = (process(window), first + window as u32);
+        let (process, at) = (&processes[window], first + window as u32);
         let running_ns = process.running_ns as f64;
+        let (slower, waited_beside_ns) = spent.slower(process, waits[window], usual_wait_ns);
         Clock {
             running_ns: if running_ns > 0.0 { running_ns } else { usual },
             beside_bytes: (process.managed_bytes as f64 - managed[window]).max(0.0),
             overhead_bytes: process.overhead_bytes as f64,
-            watching_ns: spent.watching_ns(&process, pid, at),
-            slower: spent.slower(&process, waits[window]),
+            watching_ns: spent.watching_ns(process, pid, at),
+            slower,
+            waited_beside_ns,
             slower_part: waits[window].part_of_faults(),
             fault_share: spent.fault_share(pid, at),
         }
@@ -331,7 +336,7 @@ fn run_one(
         let hits = |watched: u16, share: f64| {
             (0..watched).filter(|_| random.unit() < share).count() as u16
         };
-        simulation.next(clock);
+        simulation.next(clock, load.tiers_then.get(window).map_or(&[], |then| &then[..]));
         let outcome = simulation.window(&touched, clock.running_ns, hits, policy);
         if !counted.contains(&window) {
             continue;

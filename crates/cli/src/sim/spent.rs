@@ -127,22 +127,33 @@ impl Spent {
         self.fault_ns.is_empty()
     }
 
-    /// What threads usually wait for the pages of a region in a window.
-    pub fn usual_waits(&self, row: &Row) -> Waits {
+    /// What threads usually wait for the pages of a region in a window of its process.
+    pub fn usual_waits(&self, row: &Row, process: &ProcessWindow) -> Waits {
         let tier = usize::from(row.tier);
-        let fault_ns = self.fault_ns.get(tier).or(self.fault_ns.last()).copied().unwrap_or(0.0);
+        let in_the_end = self.fault_ns.get(tier).or(self.fault_ns.last()).copied();
+        let then = process.known.get(tier).copied().flatten();
+        let then = then.map(|known| f64::from(known.fault_ns) * self.fault_scale);
+        let fault_ns = then.or(in_the_end).unwrap_or(0.0);
         let faults = f64::from(row.faults) * self.fault_share(row.pid, row.window);
         Waits { faults_ns: faults * fault_ns, hits_ns: f64::from(row.hits) * self.hit_ns }
     }
 
-    /// What threads waited in a window by what they usually would have, if that is `waits`.
-    pub fn slower(&self, process: &ProcessWindow, waits: Waits) -> f64 {
+    /// What threads waited in a window by what they usually would have, if that is `waits`, and the
+    /// rest of it, in nanoseconds. In a window in which they would hardly have waited, by a usual
+    /// one, what they waited longer is no price of each page: more of them would not have waited
+    /// for so much more.
+    pub fn slower(&self, process: &ProcessWindow, waits: Waits, usual_ns: f64) -> (f64, f64) {
         if self.is_generated() {
-            return 1.0;
+            return (1.0, 0.0);
         }
         let (low, high) = SLOWER_RANGE;
-        let waited = process.stalled_ns as f64 + WAIT_SCATTER_NS;
-        (waited / (waits.faults_ns + waits.hits_ns + WAIT_SCATTER_NS)).clamp(low, high)
+        let waited_ns = process.stalled_ns as f64 + WAIT_SCATTER_NS;
+        let expected_ns = waits.sum_ns() + WAIT_SCATTER_NS;
+        if waited_ns <= expected_ns {
+            return ((waited_ns / expected_ns).max(low), 0.0);
+        }
+        let by = ((waited_ns + usual_ns) / (expected_ns + usual_ns)).min(high);
+        (by, waited_ns - by * expected_ns)
     }
 
     /// What is left of a window's processor time for watching.
@@ -170,9 +181,14 @@ impl Waits {
         self.hits_ns += other.hits_ns;
     }
 
+    /// For all.
+    pub fn sum_ns(&self) -> f64 {
+        self.faults_ns + self.hits_ns
+    }
+
     /// The share that is for pages in tiers, 0 to 1.
     pub fn part_of_faults(&self) -> f64 {
-        self.faults_ns / (self.faults_ns + self.hits_ns + WAIT_SCATTER_NS)
+        self.faults_ns / (self.sum_ns() + WAIT_SCATTER_NS)
     }
 }
 
@@ -270,7 +286,10 @@ fn waits(trace: &Trace, tiers: &[TierCost], came: &Faults) -> (f64, f64) {
         let tier = usize::from(row.tier).min(tiers.len() - 1);
         let [faults, hits, _] = windows.entry((row.pid, row.window)).or_insert([0.0; 3]);
         let share = came.share(row.pid, row.window);
-        *faults += f64::from(row.faults) * share * tiers[tier].fault_ns;
+        let process = trace.batch.processes.get(&(row.pid, row.window));
+        let then = process.and_then(|process| process.known[tier]);
+        let fault_ns = then.map_or(tiers[tier].fault_ns, |then| f64::from(then.fault_ns));
+        *faults += f64::from(row.faults) * share * fault_ns;
         *hits += f64::from(row.hits);
     }
     for (key, window) in &mut windows {
@@ -340,7 +359,14 @@ mod tests {
         assert_eq!(spent.watching_ns(&ProcessWindow::default(), 7, 41), 0.0);
         let twice = ProcessWindow { stalled_ns: 41_000_000, ..process };
         let waits = Waits { faults_ns: 1.5e7, hits_ns: 5e6 };
-        assert!((spent.slower(&twice, waits) - 2.0).abs() < 1e-9);
+        let (by, rest_ns) = spent.slower(&twice, waits, 0.0);
+        assert!((by - 2.0).abs() < 1e-9 && rest_ns.abs() < 1.0, "{by} {rest_ns}");
+        // Where much more is usual, most of the wait had nothing to do with these pages.
+        let (by, rest_ns) = spent.slower(&twice, waits, 1.89e8);
+        assert!((by - 1.1).abs() < 1e-9 && (rest_ns - 1.89e7).abs() < 1.0, "{by} {rest_ns}");
+        let half = ProcessWindow { stalled_ns: 9_500_000, ..process };
+        let (by, rest_ns) = spent.slower(&half, waits, 1.89e8);
+        assert!((by - 0.5).abs() < 1e-9 && rest_ns == 0.0, "{by} {rest_ns}");
         assert!((waits.part_of_faults() - 1.5 / 2.1).abs() < 1e-9);
     }
 

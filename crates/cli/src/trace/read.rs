@@ -10,8 +10,8 @@ use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use terrace_core::tier::MAX_TIERS;
 
 use super::write::Batch;
-use super::{partial_of, Meta, ProcessWindow, Row, FORMAT, META_KEY};
-use super::{POOL_COLUMN, SERVED_COLUMN, TO_COLUMN};
+use super::{partial_of, KnownCost, Meta, ProcessWindow, Row, FORMAT, META_KEY};
+use super::{KNOWN_COLUMNS, POOL_COLUMN, SERVED_COLUMN, TO_COLUMN};
 
 /// A trace in memory.
 #[derive(Clone, Debug)]
@@ -131,6 +131,18 @@ fn read_group(group: &dyn RowGroupReader, tiers: usize, batch: &mut Batch) -> Re
     }
     if columns.has(SERVED_COLUMN) {
         columns.whole(SERVED_COLUMN, |at, v| processes[at].served_faults = v as u32)?;
+    }
+    for tier in 1..tiers {
+        let set: [fn(&mut KnownCost, f32); 3] =
+            [|k, v| k.fault_ns = v, |k, v| k.ratio = v, |k, v| k.move_ns = v];
+        for (column, set) in KNOWN_COLUMNS.iter().zip(set) {
+            let column = format!("{column}{tier}");
+            if columns.has(&column) {
+                let known =
+                    |at: usize, v| set(processes[at].known[tier].get_or_insert_default(), v);
+                columns.float(&column, known)?;
+            }
+        }
     }
     let by_window: HashMap<(u32, u32), ProcessWindow> =
         rows.iter().zip(processes).map(|(row, process)| ((row.pid, row.window), process)).collect();

@@ -16,7 +16,8 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::TypePtr;
 
-use super::{Meta, ProcessWindow, Row, COLUMNS, META_KEY, TO_COLUMN};
+use super::{KnownCost, Meta, ProcessWindow, Row};
+use super::{COLUMNS, KNOWN_COLUMNS, META_KEY, TO_COLUMN};
 
 /// Level of zstd: beyond it a trace gets slower to write and hardly smaller.
 const ZSTD_LEVEL: i32 = 3;
@@ -42,6 +43,11 @@ fn schema(compressed_tiers: usize) -> Result<TypePtr> {
     for tier in 1..=compressed_tiers {
         text += &format!("optional float ratio_{tier};\n");
     }
+    for tier in 1..=compressed_tiers {
+        for column in KNOWN_COLUMNS {
+            text += &format!("optional float {column}{tier};\n");
+        }
+    }
     text.push('}');
     Ok(Arc::new(parse_message_type(&text)?))
 }
@@ -66,7 +72,7 @@ pub fn encode(batch: &mut Batch, meta: &Meta) -> Result<Vec<u8>> {
     let mut file =
         SerializedFileWriter::new(Vec::new(), schema(compressed)?, properties(Some(meta))?)?;
     let (nothing, processes) = (ProcessWindow::default(), &batch.processes);
-    let process = |row: &Row| *processes.get(&(row.pid, row.window)).unwrap_or(&nothing);
+    let process = |row: &Row| processes.get(&(row.pid, row.window)).unwrap_or(&nothing);
     for group in batch.rows.chunks_mut(GROUP_ROWS) {
         group.sort_unstable_by_key(|row| (row.pid, row.region, row.window));
         let rows = group.iter().map(|row| (row, process(row))).collect();
@@ -78,7 +84,7 @@ pub fn encode(batch: &mut Batch, meta: &Meta) -> Result<Vec<u8>> {
 }
 
 struct Columns<'a, W: Write + Send> {
-    rows: Vec<(&'a Row, ProcessWindow)>,
+    rows: Vec<(&'a Row, &'a ProcessWindow)>,
     group: SerializedRowGroupWriter<'a, W>,
 }
 
@@ -109,9 +115,16 @@ impl<W: Write + Send> Columns<'_, W> {
         self.f32(|_, p| p.tco_saved)?;
         self.i64(|_, p| p.pool_bytes)?;
         self.i32(|_, p| p.served_faults as i32)?;
-        self.optional::<Int32Type>(|r| r.to.map(i32::from))?;
+        self.optional::<Int32Type>(|r, _| r.to.map(i32::from))?;
         for tier in 1..=compressed {
-            self.optional::<FloatType>(|r| r.ratios.get(tier).map(|ratio| ratio as f32))?;
+            self.optional::<FloatType>(|r, _| r.ratios.get(tier).map(|ratio| ratio as f32))?;
+        }
+        for tier in 1..=compressed {
+            // In the order of KNOWN_COLUMNS.
+            let of: [fn(KnownCost) -> f32; 3] = [|k| k.fault_ns, |k| k.ratio, |k| k.move_ns];
+            for of in of {
+                self.optional::<FloatType>(|_, p| p.known[tier].map(of))?;
+            }
         }
         Ok(())
     }
@@ -133,8 +146,12 @@ impl<W: Write + Send> Columns<'_, W> {
         self.put::<T>(&values, None)
     }
 
-    fn optional<T: DataType>(&mut self, of: impl Fn(&Row) -> Option<T::T>) -> Result<()> {
-        let all: Vec<Option<T::T>> = self.rows.iter().map(|(row, _)| of(row)).collect();
+    fn optional<T: DataType>(
+        &mut self,
+        of: impl Fn(&Row, &ProcessWindow) -> Option<T::T>,
+    ) -> Result<()> {
+        let all: Vec<Option<T::T>> =
+            self.rows.iter().map(|(row, process)| of(row, process)).collect();
         let levels: Vec<i16> = all.iter().map(|value| i16::from(value.is_some())).collect();
         let values: Vec<T::T> = all.into_iter().flatten().collect();
         self.put::<T>(&values, Some(&levels))
