@@ -216,6 +216,11 @@ def test_free_lazily(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("free_lazily"))
 
 
+def test_free_again(sandbox: Sandbox, program: Compiler) -> None:
+    """What is given up by MADV_FREE and used again would stay in DRAM if it were only marked."""
+    face(sandbox, program("free_again"))
+
+
 def test_protect(sandbox: Sandbox, program: Compiler) -> None:
     """Pages come back into mappings that are read-only or forbidden by now."""
     face(sandbox, program("protect"))

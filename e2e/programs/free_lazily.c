@@ -1,4 +1,5 @@
-/* MADV_FREE leaves each page old or zero; a write after it stays.
+/* MADV_FREE leaves each page old or zero; a write after it stays. By an instruction of the program's
+ * own: by libc's function followed memory is dropped at once (free_again.c).
  *
  * A mapping of its own for each round: pages that were in memory when they were freed and are
  * written again stay there (README, limits), and would be missing in the next round's wait. */
@@ -11,7 +12,7 @@ int main(void) {
         char *p = demoted(bytes);
         /* What is in memory when it is freed stays there: more must be down than is asked for below. */
         wait_demoted(bytes * 4 / 3);
-        MUST(madvise(p, bytes, MADV_FREE));
+        MUST(bare_call(SYS_madvise, (long)p, (long)bytes, MADV_FREE));
         if (round == 1) pause_ms(500);
         for (size_t i = 0; i < bytes / PAGE; i++) {
             if (round == 2 && i % 2) continue;
@@ -23,8 +24,8 @@ int main(void) {
         wait_demoted(bytes);
         check(p, bytes, 2);
         /* Freed while most of it is in memory, and then, without a touch between, again. */
-        MUST(madvise(p, bytes, MADV_FREE));
-        MUST(madvise(p, bytes / 2, MADV_FREE));
+        MUST(bare_call(SYS_madvise, (long)p, (long)bytes, MADV_FREE));
+        MUST(bare_call(SYS_madvise, (long)p, (long)bytes / 2, MADV_FREE));
         fill(p, bytes, 3);
         pause_ms(500);
         check(p, bytes, 3);

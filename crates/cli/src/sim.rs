@@ -70,6 +70,9 @@ pub struct SimArgs {
     /// Price of processor time in US dollars per core and month [default: that of the recording]
     #[arg(long, value_name = "USD", allow_negative_numbers = true)]
     usd_per_core_month: Option<f64>,
+    /// Windows for which a page that came back stays, 0 to 15 [default: those of the recording]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=15))]
+    cooling_windows: Option<u32>,
     /// What the noise of sampling is drawn from, or a generated trace
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -276,7 +279,11 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
     };
     let mut asked = args.policies.candidates(&base)?;
     let as_recorded = live.is_some().then(|| recorded(&trace.meta.policy, &base)).flatten();
-    let own = as_recorded.map(|policy| Candidate { name: "as recorded".into(), policy });
+    let own = as_recorded.map(|policy| Candidate {
+        name: "as recorded".into(),
+        policy,
+        cooling_windows: Some(trace.meta.cooling_windows),
+    });
     let own_at = own.map(|own| {
         asked.push(own);
         asked.len() - 1
@@ -288,7 +295,8 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
     }
     let started = Instant::now();
     let outcomes = run_all(&asked, |candidate| {
-        let config = Config { policy: candidate.policy, ..base.clone() };
+        let mut config = Config { policy: candidate.policy, ..base.clone() };
+        config.run.cooling_windows = candidate.cooling_windows.unwrap_or(base.run.cooling_windows);
         replay::run(&loads, &machine, &config, args.seed)
     });
     let simulated_s = started.elapsed().as_secs_f64();
@@ -344,7 +352,7 @@ fn base(args: &SimArgs, trace: &Trace) -> Result<Config> {
         None => Config { tiers: Vec::new(), ..Config::from_preset(Preset::Auto) },
     };
     config.run.window_s = meta.window_s;
-    config.run.cooling_windows = meta.cooling_windows;
+    config.run.cooling_windows = args.cooling_windows.unwrap_or(meta.cooling_windows);
     config.run.samples_per_region = meta.samples_per_region;
     config.run.move_mib_s = meta.move_mib_s;
     config.policy.usd_per_core_month = match args.usd_per_core_month {

@@ -21,7 +21,7 @@
 //! to avoid is to demote what is in use. With `k` = 4 and no hit, 512 present pages are estimated
 //! at 512 * 1/6 = 85 pages, then 28, 9, 3: after four quiet windows a region counts as cold.
 
-use crate::setback::Setbacks;
+use crate::setback::{Again, Setbacks};
 
 /// Pages in a region: 2 MiB of 4 KiB pages.
 pub const PAGES_PER_REGION: u16 = 512;
@@ -36,6 +36,10 @@ pub const PRIOR_SAMPLES: f32 = 2.0;
 /// Windows that the long average runs over: long enough for what a program does
 /// now and then.
 pub const LONG_WINDOWS: u8 = 32;
+
+/// Windows of which it is remembered how many pages came back in them: as long as a page may have
+/// to cool, counting the one in which it came.
+pub const BACK_WINDOWS: usize = 15;
 
 /// Share of pages taken to be in use before anything was seen of a region.
 const SHARE_UNKNOWN: f32 = 0.5;
@@ -60,14 +64,14 @@ pub struct WindowSeen {
     pub faults: u16,
 }
 
-/// The last four windows of one region, the mean of many, and its setbacks. 24 bytes, since there
+/// The last four windows of one region, the mean of many, and its setbacks. 60 bytes, since there
 /// are 100,000s of regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionHistory {
     /// Estimates in 1/64 page, newest first.
     recent: [u16; WINDOWS],
-    /// Pages that faulted back in each of them.
-    came_back: [u16; WINDOWS],
+    /// Pages that faulted back in each of the last windows, newest first.
+    came_back: [u16; BACK_WINDOWS],
     /// Share of the region's pages touched in the newest window, in 1/65535: the next prior.
     share: u16,
     /// Mean of the last windows, those of long ago less and less, in 1/64 page.
@@ -75,17 +79,19 @@ pub struct RegionHistory {
     /// Windows seen, saturating.
     seen: u8,
     setbacks: Setbacks,
+    again: Again,
 }
 
 impl Default for RegionHistory {
     fn default() -> Self {
         RegionHistory {
             recent: [0; WINDOWS],
-            came_back: [0; WINDOWS],
+            came_back: [0; BACK_WINDOWS],
             share: (SHARE_UNKNOWN * f32::from(u16::MAX)) as u16,
             long: 0,
             seen: 0,
             setbacks: Setbacks::default(),
+            again: Again::default(),
         }
     }
 }
@@ -112,6 +118,7 @@ impl RegionHistory {
 
         let pages = present + stored;
         self.setbacks.observe(pages, stored, seen.faults.min(stored));
+        self.again.observe(stored, seen.faults.min(stored));
         if pages > 0 {
             let touched = (estimate / f32::from(pages)).min(1.0);
             self.share = (touched * f32::from(u16::MAX)).round() as u16;
@@ -161,7 +168,7 @@ impl RegionHistory {
         f32::from(self.recent[0]) / STEPS_PER_PAGE
     }
 
-    /// Pages that faulted back in the last so many windows, of four at most.
+    /// Pages that faulted back in the last so many windows, of [`BACK_WINDOWS`] at most.
     pub fn came_back(&self, windows: usize) -> u32 {
         self.came_back.iter().take(windows).map(|&pages| u32::from(pages)).sum()
     }
@@ -169,6 +176,11 @@ impl RegionHistory {
     /// Windows that it should still be left alone ([`Setbacks::rest_windows`]).
     pub fn rest_windows(&self) -> u8 {
         self.setbacks.rest_windows()
+    }
+
+    /// Windows for which what came back should stay ([`Again::stay_windows`]).
+    pub fn stay_windows(&self) -> u8 {
+        self.again.stay_windows()
     }
 
     /// Windows for which it has been in a tier ([`Setbacks::down_windows`]).
@@ -193,7 +205,7 @@ mod tests {
 
     #[test]
     fn stays_small() {
-        assert!(core::mem::size_of::<RegionHistory>() <= 24);
+        assert!(core::mem::size_of::<RegionHistory>() <= 60);
     }
 
     #[test]

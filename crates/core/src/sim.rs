@@ -460,6 +460,7 @@ impl Region {
             newest: self.history.newest(),
             long: self.history.long(),
             rest_windows: self.history.rest_windows(),
+            stay_windows: self.history.stay_windows(),
             down_windows: self.history.down_windows(),
             ratios,
             refused: if is_known { refused } else { 0 },

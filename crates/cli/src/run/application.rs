@@ -363,6 +363,7 @@ impl Application {
             newest: history.newest(),
             long: history.long(),
             rest_windows: history.rest_windows(),
+            stay_windows: history.stay_windows(),
             down_windows: history.down_windows(),
             seen,
             ..RegionView::at(r.region, TierId(r.tier))

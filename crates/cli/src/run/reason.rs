@@ -52,6 +52,16 @@ pub(super) fn of_region(
              more windows, longer each time ({touched}).",
             view.rest_windows
         ),
+        Why::WithinSlowdown { .. }
+            if view.leaves_few_home() && chosen == view.tier && chosen != TierId::DRAM =>
+        {
+            format!(
+                "{} What came back of it was back as soon as it went down again, so it stays at \
+                 home for {} more windows, longer each time.",
+                by_cost(last, view.tier, chosen, places, plan.terms, &touched, name),
+                view.stay_windows
+            )
+        }
         Why::Torture { .. } => "A torture run sends everything anywhere, at random.".into(),
         Why::AllInDram => "With alpha 1 all data belongs in DRAM.".into(),
         _ => by_cost(last, view.tier, chosen, places, plan.terms, &touched, name),

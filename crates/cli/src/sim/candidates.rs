@@ -12,6 +12,8 @@ pub struct Candidate {
     pub name: String,
     /// For [`crate::policy::build`].
     pub policy: PolicyConfig,
+    /// Windows for which a page that came back stays, if they are not what the others have.
+    pub cooling_windows: Option<u32>,
 }
 
 /// Options that choose policies; each may be given several times.
@@ -44,7 +46,7 @@ fn named(policy: PolicyConfig) -> Candidate {
         PolicyKind::Waterfall => format!("{name} {}", policy.threshold),
         _ => name.into(),
     };
-    Candidate { name, policy }
+    Candidate { name, policy, cooling_windows: None }
 }
 
 /// The policy that programs get unless another is asked for, as the bar means it.

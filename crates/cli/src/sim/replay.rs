@@ -298,6 +298,8 @@ impl Outcome {
 
 /// Runs the policy of `config` over all applications, each with a planner of its own, as live.
 pub fn run(loads: &[Load], machine: &Machine, config: &Config, seed: u64) -> Outcome {
+    let cooling_windows = config.run.cooling_windows.min(16) as usize;
+    let machine = &Machine { cooling_windows, ..machine.clone() };
     let watching = config.policy.kind.watching();
     let mut sum = Outcome::default();
     for load in loads {

@@ -12,6 +12,7 @@ fn args(path: &Path) -> SimArgs {
         policies: PolicyArgs::default(),
         tiers: None,
         usd_per_core_month: None,
+        cooling_windows: None,
         seed: 1,
         oracle: true,
         bar: true,

@@ -56,6 +56,7 @@ use core::fmt;
 use crate::coldage;
 use crate::cost::{self, TierCost, K_Y};
 use crate::hotness::{WindowSeen, LONG_WINDOWS};
+use crate::setback;
 use crate::tier::{TierId, MAX_TIERS};
 
 /// What a policy knows about one region (2 MiB of address space).
@@ -90,6 +91,9 @@ pub struct RegionView {
     /// Windows that it should still be left alone, because it came back as soon as it was taken
     /// down ([`crate::setback`]).
     pub rest_windows: u8,
+    /// Windows for which what came back of it should stay, because it is back at once when it goes
+    /// down again ([`crate::setback::Again`]).
+    pub stay_windows: u8,
     /// Windows for which most of it has been in a tier; 0 if it is home, or that is not known
     /// ([`crate::setback`]).
     pub down_windows: u8,
@@ -166,6 +170,7 @@ impl RegionView {
             refused: 0,
             down_windows: 0,
             rest_windows: 0,
+            stay_windows: 0,
             seen: None,
         }
     }
@@ -185,6 +190,12 @@ impl RegionView {
             to if to == self.tier => free.saturating_sub(self.pages_refused().ceil() as u32),
             _ => stored + free,
         }
+    }
+
+    /// Whether what came back of it, which is in a tier, should stay at home for now: it would be
+    /// back at once, and is only a small part ([`crate::setback::Again`]).
+    pub fn leaves_few_home(&self) -> bool {
+        self.stay_windows > 0 && self.pages_to_carry(self.tier) <= u32::from(setback::FEW_PAGES)
     }
 
     /// Hotness as policies use it: not a number and below 0 become 0, and no more pages can be

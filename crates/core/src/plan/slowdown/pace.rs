@@ -122,11 +122,16 @@ impl Slowdown {
         let (mut stalled, mut all_take) = (0.0, 0.0);
         let Down { moves, left, held } = down;
         moves.clear();
+        held.clear();
         for (item, &option) in choice.iter().enumerate() {
             let to = usize::from(option);
             stalled += stall_ns(item, to);
             let stays = to == usize::from(steady.current[item]);
             if left.binary_search(&(item as u32)).is_ok() {
+                continue;
+            }
+            if to != 0 && stays && region(item).leaves_few_home() {
+                held.push(self.known[item]);
                 continue;
             }
             if to != 0 && (!stays || carried(item, to) > 0) {
@@ -160,7 +165,6 @@ impl Slowdown {
         } else {
             (own + self.unspent_ns, AGAIN * time.budget, ONWARD * time.budget)
         };
-        held.clear();
         held.extend(left.iter().map(|&item| self.known[item as usize]));
         moves.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let (mut spent, mut added, mut waiting, mut dearest_waiting) = (0.0, 0.0, 0, 0.0f64);
