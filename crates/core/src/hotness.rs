@@ -21,7 +21,7 @@
 //! to avoid is to demote what is in use. With `k` = 4 and no hit, 512 present pages are estimated
 //! at 512 * 1/6 = 85 pages, then 28, 9, 3: after four quiet windows a region counts as cold.
 
-use crate::setback::{Again, Setbacks};
+use crate::setback::Setbacks;
 
 /// Pages in a region: 2 MiB of 4 KiB pages.
 pub const PAGES_PER_REGION: u16 = 512;
@@ -40,6 +40,15 @@ pub const LONG_WINDOWS: u8 = 32;
 /// Windows of which it is remembered how many pages came back in them: as long as a page may have
 /// to cool, counting the one in which it came.
 pub const BACK_WINDOWS: usize = 15;
+
+/// Windows in tiers, beside the first, after which what came back in them says what to expect.
+const TOLD_WINDOWS: usize = WINDOWS;
+
+/// Steps of the share that is used again, the mark of one that is not known, and the weight of what
+/// was seen of it before in samples.
+const USED_ALL: f32 = 254.0;
+const USED_UNKNOWN: u8 = 255;
+const USED_SAMPLES: f32 = 8.0;
 
 /// Share of pages taken to be in use before anything was seen of a region.
 const SHARE_UNKNOWN: f32 = 0.5;
@@ -64,7 +73,20 @@ pub struct WindowSeen {
     pub faults: u16,
 }
 
-/// The last four windows of one region, the mean of many, and its setbacks. 60 bytes, since there
+/// Pages that come back in a window of a region that is in a tier: each a fault, so exact, where
+/// hotness takes all pages of a region to be alike. Mostly they are not: those in use come back and
+/// stay, and hotness counts them for as long as they are in use, though they fault no more.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CameBack {
+    /// Mean of the windows in tiers but the first, of the last [`BACK_WINDOWS`] at most.
+    pub usual: f32,
+    /// In the newest window.
+    pub newest: f32,
+    /// Mean of about [`LONG_WINDOWS`], those included in which most of it came home.
+    pub long: f32,
+}
+
+/// The last four windows of one region, the mean of many, and its setbacks. 54 bytes, since there
 /// are 100,000s of regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionHistory {
@@ -76,10 +98,18 @@ pub struct RegionHistory {
     share: u16,
     /// Mean of the last windows, those of long ago less and less, in 1/64 page.
     long: u16,
+    /// The same of the pages that faulted back alone.
+    long_back: u16,
     /// Windows seen, saturating.
     seen: u8,
     setbacks: Setbacks,
-    again: Again,
+    /// Share of what came back lately that is touched in a window, in 1/254, while it is in a
+    /// tier; 255 if nothing was seen of that.
+    used_again: u8,
+    /// Pages that the newest window left in tiers.
+    left_down: u16,
+    /// Windows since any of it went down, saturating.
+    since_down: u8,
 }
 
 impl Default for RegionHistory {
@@ -89,9 +119,12 @@ impl Default for RegionHistory {
             came_back: [0; BACK_WINDOWS],
             share: (SHARE_UNKNOWN * f32::from(u16::MAX)) as u16,
             long: 0,
+            long_back: 0,
             seen: 0,
             setbacks: Setbacks::default(),
-            again: Again::default(),
+            used_again: USED_UNKNOWN,
+            left_down: 0,
+            since_down: u8::MAX,
         }
     }
 }
@@ -118,7 +151,20 @@ impl RegionHistory {
 
         let pages = present + stored;
         self.setbacks.observe(pages, stored, seen.faults.min(stored));
-        self.again.observe(stored, seen.faults.min(stored));
+        self.used_again = match (self.down_windows(), self.used_again) {
+            (0, _) => USED_UNKNOWN,
+            (_, used) if seen.sampled == 0 => used,
+            (_, USED_UNKNOWN) => ((hits + 1.0) / (sampled + 2.0) * USED_ALL).round() as u8,
+            (_, used) => {
+                let before = f32::from(used) / USED_ALL * USED_SAMPLES;
+                ((hits + before) / (sampled + USED_SAMPLES) * USED_ALL).round() as u8
+            }
+        };
+        self.since_down = match stored > self.left_down {
+            true => 0,
+            false => self.since_down.saturating_add(1),
+        };
+        self.left_down = stored - seen.faults.min(stored);
         if pages > 0 {
             let touched = (estimate / f32::from(pages)).min(1.0);
             self.share = (touched * f32::from(u16::MAX)).round() as u16;
@@ -130,9 +176,13 @@ impl RegionHistory {
         self.seen = self.seen.saturating_add(1);
         // In steps of 1/64 page a mean over 32 windows would never fall below half a page; the part
         // that is rounded away is rounded down.
-        let (long, newest) = (i32::from(self.long), i32::from(self.recent[0]));
         let windows = i32::from(self.seen.min(LONG_WINDOWS));
-        self.long = (long + (newest - long).div_euclid(windows)).clamp(0, newest.max(long)) as u16;
+        let follow = |long: u16, newest: u16| {
+            let (long, newest) = (i32::from(long), i32::from(newest));
+            (long + (newest - long).div_euclid(windows)).clamp(0, newest.max(long)) as u16
+        };
+        self.long = follow(self.long, self.recent[0]);
+        self.long_back = follow(self.long_back, self.came_back[0] * STEPS_PER_PAGE as u16);
         estimate
     }
 
@@ -178,9 +228,28 @@ impl RegionHistory {
         self.setbacks.rest_windows()
     }
 
-    /// Windows for which what came back should stay ([`Again::stay_windows`]).
-    pub fn stay_windows(&self) -> u8 {
-        self.again.stay_windows()
+    /// What has come back of it, once it has been in tiers for long enough that this tells more
+    /// than samples do; see [`CameBack`].
+    pub fn told(&self) -> Option<CameBack> {
+        // What was in use all along comes back first, once: the first window is no example.
+        let windows = usize::from(self.down_windows()).saturating_sub(1).min(BACK_WINDOWS);
+        (windows >= TOLD_WINDOWS).then(|| CameBack {
+            usual: self.came_back(windows) as f32 / windows as f32,
+            newest: f32::from(self.came_back[0]),
+            long: f32::from(self.long_back) / STEPS_PER_PAGE,
+        })
+    }
+
+    /// Share, 0 to 1, of the pages which came back lately that is touched again in a window, while
+    /// it is in a tier; `None` if no sample was taken of them yet.
+    pub fn used_again(&self) -> Option<f32> {
+        (self.used_again != USED_UNKNOWN).then(|| f32::from(self.used_again) / USED_ALL)
+    }
+
+    /// Windows since the last one that found pages of it in tiers which were in DRAM before, 0 if
+    /// that was the newest one; saturating.
+    pub fn since_down_windows(&self) -> u8 {
+        self.since_down
     }
 
     /// Windows for which it has been in a tier ([`Setbacks::down_windows`]).
@@ -205,7 +274,7 @@ mod tests {
 
     #[test]
     fn stays_small() {
-        assert!(core::mem::size_of::<RegionHistory>() <= 60);
+        assert!(core::mem::size_of::<RegionHistory>() <= 54);
     }
 
     #[test]
@@ -238,6 +307,64 @@ mod tests {
         assert_eq!(history.hotness(), 18.5);
         assert_eq!(history.newest(), 0.0);
         assert_eq!((history.came_back(1), history.came_back(2), history.came_back(9)), (0, 37, 37));
+    }
+
+    #[test]
+    fn what_comes_back_tells_more_than_samples_once_it_is_down_for_long() {
+        // A quarter of its pages is in use in every window: it comes back at once, and stays.
+        let mut history = RegionHistory::new();
+        history.observe(WindowSeen { stored: 512, faults: 128, ..WindowSeen::default() });
+        let home = WindowSeen { present: 128, stored: 384, sampled: 4, hits: 4, faults: 0 };
+        for faults in [9, 1, 2] {
+            history.observe(WindowSeen { faults, ..home });
+            assert_eq!(history.told(), None);
+        }
+        history.observe(WindowSeen { faults: 8, ..home });
+        assert_eq!(history.told(), Some(CameBack { usual: 5.0, newest: 8.0, long: 29.59375 }));
+        assert!(history.hotness() > 90.0, "by which all of it is as warm as that");
+        (0..BACK_WINDOWS).for_each(|_| _ = history.observe(home));
+        let told = history.told().unwrap();
+        assert_eq!((told.usual, told.newest), (0.0, 0.0));
+        assert!(told.long > 5.0, "many windows ago is not forgotten");
+        history.observe(WindowSeen { faults: 300, ..home });
+        assert_eq!(history.told(), None, "most of it is home");
+    }
+
+    #[test]
+    fn what_came_back_is_told_apart_from_the_rest_of_its_region() {
+        let mut history = RegionHistory::new();
+        assert_eq!(history.observe(present(4, 4)).round(), 427.0);
+        assert_eq!(history.used_again(), None, "it is at home");
+        let down = WindowSeen { present: 60, stored: 452, sampled: 0, hits: 0, faults: 20 };
+        history.observe(down);
+        assert_eq!(history.used_again(), None, "nobody looked");
+        let mut observe = |sampled, hits| {
+            history.observe(WindowSeen { sampled, hits, ..down });
+            history.used_again()
+        };
+        assert_eq!(observe(4, 2), Some(0.5));
+        assert_eq!(observe(0, 0), Some(0.5));
+        assert!((observe(4, 4).unwrap() - 8.0 / 12.0).abs() < 0.01);
+        (0..40).for_each(|_| _ = observe(4, 4));
+        assert!(observe(4, 4).unwrap() > 0.97);
+        (0..40).for_each(|_| _ = observe(4, 0));
+        assert!(observe(4, 0).unwrap() < 0.03);
+        history.observe(present(4, 0));
+        assert_eq!(history.used_again(), None, "home again");
+    }
+
+    #[test]
+    fn when_pages_went_down_is_seen_by_how_many_are_there() {
+        let mut history = RegionHistory::new();
+        let mut observe = |stored, faults| {
+            history.observe(WindowSeen { stored, faults, ..WindowSeen::default() });
+            history.since_down_windows()
+        };
+        assert_eq!(observe(0, 0), u8::MAX, "never");
+        assert_eq!([observe(500, 40), observe(460, 0), observe(460, 20)], [0, 1, 2]);
+        assert_eq!([observe(460, 0), observe(460, 0)], [0, 1], "what came back went down again");
+        assert_eq!(observe(100, 0), 2, "given up by the program");
+        assert_eq!((0..300).map(|_| observe(0, 0)).last(), Some(u8::MAX));
     }
 
     #[test]

@@ -363,7 +363,9 @@ impl Application {
             newest: history.newest(),
             long: history.long(),
             rest_windows: history.rest_windows(),
-            stay_windows: history.stay_windows(),
+            told: history.told(),
+            used_again: history.used_again(),
+            since_down_windows: history.since_down_windows(),
             down_windows: history.down_windows(),
             seen,
             ..RegionView::at(r.region, TierId(r.tier))

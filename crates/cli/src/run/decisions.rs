@@ -1,7 +1,7 @@
 //! What was decided for one application, and what became of it.
 //!
 //! The planner hands in every window what it knew and what it planned; `terrace explain` asks what
-//! is kept of it. Kept are the inputs of the last plan (72 bytes a region), what the last windows
+//! is kept of it. Kept are the inputs of the last plan (96 bytes a region), what the last windows
 //! saw of each region (16 bytes) and what hindsight keeps ([`terrace_core::hindsight`]). All of it
 //! is behind one lock, which the planner holds while it takes in a window and nobody else for
 //! longer than a look-up.

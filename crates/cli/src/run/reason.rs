@@ -1,6 +1,6 @@
 //! Why a region is where it is, in a sentence or two.
 
-use terrace_core::plan::{Place, Terms, Why};
+use terrace_core::plan::{Place, RegionView, Terms, Why};
 use terrace_core::tier::TierId;
 
 use super::decisions::Snapshot;
@@ -52,20 +52,35 @@ pub(super) fn of_region(
              more windows, longer each time ({touched}).",
             view.rest_windows
         ),
-        Why::WithinSlowdown { .. }
-            if view.leaves_few_home() && chosen == view.tier && chosen != TierId::DRAM =>
-        {
-            format!(
-                "{} What came back of it was back as soon as it went down again, so it stays at \
-                 home for {} more windows, longer each time.",
-                by_cost(last, view.tier, chosen, places, plan.terms, &touched, name),
-                view.stay_windows
-            )
+        Why::WithinSlowdown { .. } if chosen == view.tier && chosen != TierId::DRAM => {
+            let by_cost = by_cost(last, view.tier, chosen, places, plan.terms, &touched, name);
+            by_cost + &what_came_back(view, places)
         }
         Why::Torture { .. } => "A torture run sends everything anywhere, at random.".into(),
         Why::AllInDram => "With alpha 1 all data belongs in DRAM.".into(),
         _ => by_cost(last, view.tier, chosen, places, plan.terms, &touched, name),
     }
+}
+
+/// What is known and planned of pages that came back of a region which stays in its tier.
+fn what_came_back(view: &RegionView, places: &[Place]) -> String {
+    let mut text = String::new();
+    if let Some(told) = view.told {
+        text += &format!(
+            " What to expect of it is told by what came back while it was there: {:.1} pages in a \
+             window.",
+            told.usual
+        );
+    }
+    let leaves_home = places.get(view.tier.index()).is_some_and(|place| place.leaves_home);
+    if let Some(used) = view.used_again.filter(|_| leaves_home) {
+        text += &format!(
+            " What came back of it stays at home: by samples {:.0} % of it is used again in a \
+             window, which would cost more than its place in DRAM.",
+            100.0 * used
+        );
+    }
+    text
 }
 
 fn by_cost(
@@ -178,4 +193,51 @@ fn touched(pages: f32) -> String {
 /// US dollars with two digits that mean something.
 fn money(usd: f64) -> String {
     crate::explain::money(usd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::cost::TierCost;
+    use terrace_core::hotness::CameBack;
+    use terrace_core::plan::{weigh, Measured, Policy, Slowdown};
+
+    /// What is said of a region of which 100 of 512 pages came back, where time is dear.
+    fn said(view: RegionView) -> String {
+        let dram = TierCost::dram(0.3);
+        let tiers = [dram, TierCost { fault_ns: 20_000.0, move_ns: 10_000.0, ratio: 0.5, ..dram }];
+        let warm = |n: u64| RegionView {
+            pages: 512,
+            resident: 512,
+            hotness: n as f32,
+            windows_seen: 4,
+            ..RegionView::at(n << 21, TierId::DRAM)
+        };
+        let mut regions: Vec<RegionView> = (1..=200).map(warm).collect();
+        regions.insert(0, view);
+        let mut policy = Slowdown::new(0.05).with_residence(2.5);
+        policy.learn(&Measured { running_ns: 5e8, contention: 0.1, ..Measured::default() });
+        let plan = policy.plan(&regions, &tiers);
+        let price = plan.terms.usd_per_ns.expect("its budget is short");
+        let places: Vec<Place> = weigh(&regions, &tiers, plan.terms, price).places(0).collect();
+        what_came_back(&view, &places)
+    }
+
+    #[test]
+    fn it_is_said_what_came_back_and_why_it_stays() {
+        let down = RegionView {
+            pages: 512,
+            resident: 100,
+            hotness: 50.0,
+            windows_seen: 40,
+            since_down_windows: 3,
+            ..RegionView::at(0, TierId(1))
+        };
+        assert_eq!(said(down), "");
+        let told = Some(CameBack { usual: 4.25, newest: 4.0, long: 5.0 });
+        let text = said(RegionView { told, used_again: Some(0.01), ..down });
+        assert!(text.ends_with("while it was there: 4.2 pages in a window."), "{text}");
+        let text = said(RegionView { used_again: Some(0.8), ..down });
+        assert!(text.contains("by samples 80 % of it is used again in a window"), "{text}");
+    }
 }

@@ -29,7 +29,7 @@
 use super::correction::Correction;
 use super::limits::{Limit, Limited};
 use super::mckp::{Choices, GAP_ACCEPTED};
-use super::{terms, Measured, Plan, Policy, RegionView, Terms, Why};
+use super::{terms, Measured, Model, Plan, Policy, RegionView, Terms, Why};
 use crate::cost::{self, TierCost, K_Y};
 use crate::tier::{TierId, MAX_TIERS};
 
@@ -58,91 +58,6 @@ const IN_FULL_USE: f64 = 0.9;
 
 /// Windows after which a page that was refused is tried again.
 const RETRY_WINDOWS: f64 = 16.0;
-
-/// What the paper's equations leave out.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Model {
-    /// Windows that a page which faulted back stays in DRAM, on average; 0 or more.
-    pub residence_windows: f64,
-    /// Price of processor time, in faults and in taking their pages down again: US dollars a month
-    /// for one nanosecond in every window; 0 or more. What is paid for is all of it, whatever share
-    /// counts as time.
-    pub usd_per_cpu_ns: f64,
-    /// The same of bringing a region to its tier, spread over its stay; 0 or more. Above the former
-    /// where moves take longer than the tiers' figures say; 0 leaves moves off the bill.
-    pub usd_per_move_ns: f64,
-    /// Share of the movers' processor time that counts as time, 0 to 1: what the application would
-    /// have used.
-    pub contention: f64,
-    /// Whether a page takes the same time to any tier ([`cost::MOVE_NS_PER_PAGE`]), not what the
-    /// tier takes. For a budget of money the same is better: with the tiers' own times more and
-    /// warmer pages went to lz4, and the program lost 2 % more for the same savings (live, in two
-    /// pairs of runs). A budget of time sees what moves cost, and puts it right.
-    pub moves_alike: bool,
-    /// Whether a region that goes from a tier to a cheaper one is expected to stay there as long as
-    /// it has been in tiers (what has lasted lasts): going there then costs little in any window.
-    pub lasts: bool,
-}
-
-impl Model {
-    /// TierScape's equations as printed.
-    pub const PAPER: Model = Model {
-        residence_windows: 0.0,
-        usd_per_cpu_ns: 0.0,
-        usd_per_move_ns: 0.0,
-        contention: 1.0,
-        moves_alike: true,
-        lasts: false,
-    };
-
-    /// From the price of a core in US dollars per month and the length of a window in seconds.
-    pub fn new(residence_windows: f64, usd_per_core_month: f64, window_s: f64) -> Model {
-        let usd_per_cpu_ns = usd_per_cpu_ns(usd_per_core_month, window_s);
-        Model { residence_windows, usd_per_cpu_ns, ..Model::PAPER }
-    }
-
-    /// Anything that is not a number, or is below nothing, counts as nothing.
-    fn checked(self) -> Model {
-        let at_least_0 = |x: f64| if x.is_finite() { x.max(0.0) } else { 0.0 };
-        Model {
-            residence_windows: at_least_0(self.residence_windows),
-            usd_per_cpu_ns: at_least_0(self.usd_per_cpu_ns),
-            usd_per_move_ns: at_least_0(self.usd_per_move_ns),
-            contention: at_least_0(self.contention).min(1.0),
-            moves_alike: self.moves_alike,
-            lasts: self.lasts,
-        }
-    }
-
-    /// What moving a page to this tier counts for, in nanoseconds.
-    pub(super) fn move_ns(self, tier: &TierCost) -> f64 {
-        self.contention * self.work_ns(tier)
-    }
-
-    /// Processor time of moving a page to this tier, in nanoseconds.
-    fn work_ns(self, tier: &TierCost) -> f64 {
-        if self.moves_alike {
-            cost::MOVE_NS_PER_PAGE
-        } else {
-            tier.move_ns
-        }
-    }
-
-    /// A page that comes back will be taken down again, which costs `move_ns`.
-    fn again_ns(self, move_ns: f64) -> f64 {
-        if self.residence_windows > 0.0 {
-            move_ns
-        } else {
-            0.0
-        }
-    }
-}
-
-/// US dollars a month for one nanosecond of a processor in every window of `window_s` seconds, from
-/// the price of a core.
-pub(super) fn usd_per_cpu_ns(usd_per_core_month: f64, window_s: f64) -> f64 {
-    usd_per_core_month / (window_s * 1e9)
-}
 
 /// A budget that is an amount of money, for all that the application takes.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -370,6 +285,17 @@ impl<'a> RegionChoices<'a> {
     fn cpu_ns(&self, item: usize, option: usize) -> f64 {
         self.faults(item, option)
             * (self.fault_ns[option] + self.model.again_ns(self.move_ns[option]))
+    }
+
+    /// Windows at home for which a page of an item costs as much more than in `option`, a tier, as
+    /// coming back from there once does, with time at `usd_per_ns` (US dollars a month for a
+    /// nanosecond in every window). Infinite or not a number where its place there is not cheaper.
+    #[inline]
+    pub(super) fn pays_after_windows(&self, item: usize, option: usize, usd_per_ns: f64) -> f64 {
+        let region = self.region(item);
+        let spared_usd = self.usd_per_page(region, 0) - self.usd_per_page(region, option);
+        let back_ns = self.fault_ns[option] + self.model.again_ns(self.move_ns[option]);
+        (back_ns * usd_per_ns + self.fault_usd[option]) / spared_usd.max(0.0)
     }
 
     /// Moving a region from `here` to `option`, another tier, spread over its stay there.

@@ -33,6 +33,7 @@ mod limits_fuzz;
 pub mod mckp;
 #[cfg(test)]
 mod mckp_fuzz;
+mod model;
 mod slowdown;
 #[cfg(test)]
 mod slowdown_tests;
@@ -43,9 +44,10 @@ pub mod torture;
 mod two_tier;
 mod waterfall;
 
-pub use analytical::{Analytical, Expected, Model, Money, RegionChoices};
+pub use analytical::{Analytical, Expected, Money, RegionChoices};
 pub use cold_age::{ColdAgePolicy, FarMemory};
-pub use slowdown::{Slowdown, SLOWDOWN_DEFAULT};
+pub use model::Model;
+pub use slowdown::{Slowdown, Stay, SLOWDOWN_DEFAULT};
 pub use terms::{weigh, Place, Terms, Weighing};
 pub use torture::Torture;
 pub use two_tier::TwoTier;
@@ -55,8 +57,7 @@ use core::fmt;
 
 use crate::coldage;
 use crate::cost::{self, TierCost, K_Y};
-use crate::hotness::{WindowSeen, LONG_WINDOWS};
-use crate::setback;
+use crate::hotness::{CameBack, WindowSeen, LONG_WINDOWS};
 use crate::tier::{TierId, MAX_TIERS};
 
 /// What a policy knows about one region (2 MiB of address space).
@@ -91,9 +92,15 @@ pub struct RegionView {
     /// Windows that it should still be left alone, because it came back as soon as it was taken
     /// down ([`crate::setback`]).
     pub rest_windows: u8,
-    /// Windows for which what came back of it should stay, because it is back at once when it goes
-    /// down again ([`crate::setback::Again`]).
-    pub stay_windows: u8,
+    /// What has come back of it, if it has been in tiers for long enough that it tells more than
+    /// hotness ([`crate::hotness::RegionHistory::told`]).
+    pub told: Option<CameBack>,
+    /// Share of what came back lately that is touched again in a window, if it is in a tier and
+    /// that is known ([`crate::hotness::RegionHistory::used_again`]).
+    pub used_again: Option<f32>,
+    /// Windows since any of it went down
+    /// ([`crate::hotness::RegionHistory::since_down_windows`]); 255 if that is not known.
+    pub since_down_windows: u8,
     /// Windows for which most of it has been in a tier; 0 if it is home, or that is not known
     /// ([`crate::setback`]).
     pub down_windows: u8,
@@ -170,7 +177,9 @@ impl RegionView {
             refused: 0,
             down_windows: 0,
             rest_windows: 0,
-            stay_windows: 0,
+            told: None,
+            used_again: None,
+            since_down_windows: u8::MAX,
             seen: None,
         }
     }
@@ -190,12 +199,6 @@ impl RegionView {
             to if to == self.tier => free.saturating_sub(self.pages_refused().ceil() as u32),
             _ => stored + free,
         }
-    }
-
-    /// Whether what came back of it, which is in a tier, should stay at home for now: it would be
-    /// back at once, and is only a small part ([`crate::setback::Again`]).
-    pub fn leaves_few_home(&self) -> bool {
-        self.stay_windows > 0 && self.pages_to_carry(self.tier) <= u32::from(setback::FEW_PAGES)
     }
 
     /// Hotness as policies use it: not a number and below 0 become 0, and no more pages can be

@@ -28,12 +28,15 @@
 //! - *Rising regions.* Hotness is an average of four windows. What the last window says of a region
 //!   in a tier is exact (every touch is a fault), so that there it counts alone when it is far
 //!   above.
+//! - *What came back.* A region that has been in a tier for long has told what it costs there,
+//!   where hotness counts what is home and in use as if it were to fault ([`expect`]).
 //! - *Bursts.* A single window that stands out and is over does not count in that average, but in
 //!   the mean of many windows, which is the least that is expected; and far more faults than
 //!   expected, once, say nothing against expectations. After a window that broke the budget with
 //!   them regions count as they did before it ([`super::burst`]).
 //! - *Setbacks.* What came back as soon as it was taken down counts as in full use for a while
-//!   ([`crate::setback`]).
+//!   ([`crate::setback`]). What comes back of a region that stays down waits at home while it is
+//!   used again and that is dearer than its place ([`stay`]).
 //! - *Breaking the budget.* A window that lost a fifth more than was accepted cuts the trim at once
 //!   by as much as it was over, to 0.8 at most, and nothing is taken down in the next window. That
 //!   one and its successor, in which what was put off is made up for, are judged together. After
@@ -70,20 +73,25 @@
 //! second, regions that no fault ever touches would change between two tiers of one price with
 //! every change of a measured ratio.
 
+mod expect;
 mod moving;
 mod pace;
+mod stay;
+#[cfg(test)]
+mod stay_tests;
 
-use super::analytical::{self, Expected, Model};
+use super::analytical::{self, Expected};
 use super::burst::Burst;
 use super::correction::{Correction, FAULTS_MIN};
 use super::ledger::Ledger;
 use super::limits::{Limit, Limited, Swapped};
 use super::mckp::Choices;
-use super::{terms, Measured, Plan, Policy, RegionChoices, RegionView, Terms, Why};
+use super::{model, terms, Measured, Model, Plan, Policy, RegionChoices, RegionView, Terms, Why};
 use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
 use moving::Moving;
 use pace::{Down, Time};
+pub use stay::Stay;
 
 /// Slowdown that `terrace run` accepts unless told otherwise, as a share.
 pub const SLOWDOWN_DEFAULT: f64 = 0.05;
@@ -124,11 +132,6 @@ const WORTH_AGAIN: f64 = 0.75;
 /// Least share of the movers' time that counts when moves are weighed.
 const CONTENTION_MIN: f64 = 0.1;
 
-/// The newest window counts instead of the average where it is so much above it: beyond the
-/// scatter of touches, which would make every region look like its busiest window.
-const RISING: f32 = 2.0;
-const RISING_PAGES: f32 = 16.0;
-
 /// Windows over which is paid back what moves from tier to tier took beyond a budget.
 const OWED_WINDOWS: f64 = 8.0;
 
@@ -141,6 +144,7 @@ const PAUSE_WINDOWS: u32 = 1;
 pub struct Slowdown {
     target: f64,
     residence_windows: f64,
+    stay: Stay,
     usd_per_cpu_ns: f64,
     limits: Vec<Limit>,
     solver: Limited,
@@ -150,6 +154,8 @@ pub struct Slowdown {
     contention: f64,
     trim: f64,
     correction: Correction,
+    /// Faults that are expected for each that is told of a region ([`expect`]).
+    told_share: f64,
     ledger: Ledger,
     burst: Burst,
     pause: u32,
@@ -171,6 +177,8 @@ pub struct Slowdown {
     current: Vec<u8>,
     /// What to expect of the known regions: of the next window, uncorrected, and in the long run.
     soon: Vec<Expected>,
+    /// Faults of the next window, corrected.
+    next: Vec<f64>,
     expected: Vec<Expected>,
     calm: Vec<f64>,
     down: Down,
@@ -183,6 +191,7 @@ impl Slowdown {
         Slowdown {
             target: if target.is_nan() { 0.0 } else { target.clamp(0.0, 10.0) },
             residence_windows: 0.0,
+            stay: Stay::NEVER,
             usd_per_cpu_ns: 0.0,
             limits: Vec::new(),
             solver: Limited::default(),
@@ -190,6 +199,7 @@ impl Slowdown {
             contention: 1.0,
             trim: 1.0,
             correction: Correction::default(),
+            told_share: 1.0,
             ledger: Ledger::default(),
             burst: Burst::default(),
             pause: 0,
@@ -203,13 +213,14 @@ impl Slowdown {
             known: Vec::new(),
             current: Vec::new(),
             soon: Vec::new(),
+            next: Vec::new(),
             expected: Vec::new(),
             calm: Vec::new(),
             down: Down::default(),
         }
     }
 
-    /// The same, told for how many windows a page that faulted back stays in DRAM.
+    /// The same, told for how many windows movers leave a page alone that faulted back.
     pub fn with_residence(self, windows: f64) -> Slowdown {
         let residence_windows = if windows.is_finite() { windows.max(0.0) } else { 0.0 };
         Slowdown { residence_windows, ..self }
@@ -218,7 +229,7 @@ impl Slowdown {
     /// The same, told what a core costs, in US dollars per month, and how long a window is, in
     /// seconds: processor time is then on the bill, whoever waits for it. Otherwise it is free.
     pub fn with_core_price(self, usd_per_core_month: f64, window_s: f64) -> Slowdown {
-        let usd = analytical::usd_per_cpu_ns(usd_per_core_month, window_s);
+        let usd = model::usd_per_cpu_ns(usd_per_core_month, window_s);
         Slowdown { usd_per_cpu_ns: if usd.is_finite() { usd.max(0.0) } else { 0.0 }, ..self }
     }
 
@@ -299,19 +310,6 @@ impl Slowdown {
         self.burst.note(is_much(over) && self.correction.is_event());
         self.moving.learn(measured);
     }
-
-    /// Hotness for this policy; see the head.
-    pub(super) fn hotness(region: &RegionView) -> f64 {
-        if region.rest_windows > 0 {
-            return f64::from(region.pages);
-        }
-        let average = region.hotness_usable();
-        // A burst that is over counts for what such bursts come to on average.
-        let average = average.min(region.calm.max(region.long).max(0.0));
-        let rising = region.tier != TierId::DRAM && region.newest > RISING * average + RISING_PAGES;
-        let hotness = if rising { region.newest.min(region.pages as f32) } else { average };
-        f64::from(hotness)
-    }
 }
 
 /// What a placement saves, in US dollars per month, and the time it costs in a window.
@@ -385,26 +383,8 @@ impl Policy for Slowdown {
         }
         self.current.clear();
         self.current.extend(self.known.iter().map(|&index| to[index as usize]));
-        self.calm.clear();
-        self.soon.clear();
-        self.expected.clear();
-        let (k, memory) = (self.correction.k(), self.ledger.memory());
-        let long_part = self.burst.long_part();
-        let mut calmed = self.burst.calmed();
-        for &index in &self.known {
-            let region = &regions[index as usize];
-            let recent = calmed.of(region, Slowdown::hotness(region));
-            let long = long_part * f64::from(region.long).min(f64::from(region.pages));
-            let more = memory * (long - recent).max(0.0);
-            let of = |hotness| Expected::of_region(region, hotness, self.residence_windows);
-            let soon = of(recent);
-            let one = if more > 0.0 { of(recent + more) } else { soon };
-            self.calm.push(recent);
-            self.soon.push(soon);
-            self.expected.push(Expected { faults: one.faults * k, ..one });
-        }
-        let ids = self.known.iter().map(|&index| regions[index as usize].id);
-        self.burst.remember(ids.zip(self.calm.iter().copied()));
+        let k = self.correction.k();
+        self.expect(regions);
         // Even where processors idle a move is not nothing: what moves to and fro is not settled.
         let contention = self.contention.max(CONTENTION_MIN);
         let model = Model {
@@ -442,6 +422,9 @@ impl Policy for Slowdown {
             answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
         }
         let usd_per_ns = steady.usd_per_ns;
+        if answer.solution.feasible {
+            self.stay.learn(usd_per_ns + answer.solution.lambda);
+        }
         // Time and money have changed places: lambda is money for time, beyond what it must save.
         let priced = |lambda: f64| terms::price(usd_per_ns + lambda);
         let priced = answer.solution.feasible.then(|| priced(answer.solution.lambda));
@@ -501,6 +484,8 @@ impl Policy for Slowdown {
             model,
             correction: k,
             newest_counts: true,
+            told_share: Some(self.told_share),
+            stay: self.stay,
             worth: WORTH,
             usd_per_ns: priced.flatten(),
         };

@@ -6,7 +6,7 @@
 //! itself put on time.
 
 use super::mckp::Choices;
-use super::{Expected, Model, RegionChoices, RegionView, Slowdown};
+use super::{Expected, Model, RegionChoices, RegionView, Slowdown, Stay};
 use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
 
@@ -19,6 +19,11 @@ pub struct Terms {
     pub correction: f64,
     /// Whether the newest window counts instead of the average where it is far above it.
     pub newest_counts: bool,
+    /// Faults that are expected for each that came back of a region in many windows, if that counts
+    /// and not its hotness.
+    pub told_share: Option<f64>,
+    /// When what came back of a region stays at home.
+    pub stay: Stay,
     /// Least that a change which is no promotion must save, as a share of a page's price in DRAM.
     pub worth: f64,
     /// Marginal price of time: US dollars a month that one nanosecond in every window is worth,
@@ -34,6 +39,8 @@ impl Terms {
         model: Model::PAPER,
         correction: 1.0,
         newest_counts: false,
+        told_share: None,
+        stay: Stay::NEVER,
         worth: 0.0,
         usd_per_ns: None,
     };
@@ -60,6 +67,9 @@ pub struct Place {
     pub faults: f64,
     /// Time that threads are expected to wait for them, in nanoseconds per window.
     pub stall_ns: f64,
+    /// Whether what came back of the region stays at home for now, if it is in this tier: it would
+    /// cost more there.
+    pub leaves_home: bool,
     /// Processor time of bringing the region there, once, in nanoseconds; 0 if it is there.
     pub move_ns: f64,
     /// All of it as money, time at the price that was handed in: what the least of is chosen by,
@@ -102,6 +112,10 @@ pub fn weigh<'a>(
 ) -> Weighing<'a> {
     let tiers = &tiers[..tiers.len().min(MAX_TIERS)];
     let expected = regions.iter().map(|region| {
+        let told = terms.told_share.and_then(|share| Some((Slowdown::told(region)?, share)));
+        if let Some((told, share)) = told {
+            return Expected { faults: told.faults * share, ..told };
+        }
         let hotness = match terms.newest_counts {
             true => Slowdown::hotness(region),
             false => f64::from(region.hotness_usable()),
@@ -153,6 +167,9 @@ impl Weighing<'_> {
                 // Nothing may be minus nothing.
                 faults: choices.faults(index, option) + 0.0,
                 stall_ns: choices.stall_ns(index, option) + 0.0,
+                leaves_home: option == here
+                    && here != 0
+                    && self.terms.stay.holds(&self.regions[index], &choices, index, here),
                 move_ns: moved * model.move_ns(&self.tiers[option]),
                 usd_in_all: usd_per_month
                     + must_save

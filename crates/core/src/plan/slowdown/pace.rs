@@ -130,11 +130,12 @@ impl Slowdown {
             if left.binary_search(&(item as u32)).is_ok() {
                 continue;
             }
-            if to != 0 && stays && region(item).leaves_few_home() {
-                held.push(self.known[item]);
+            if to == 0 {
                 continue;
             }
-            if to != 0 && (!stays || carried(item, to) > 0) {
+            if stays && self.stay.holds(region(item), choices, item, to) {
+                held.push(self.known[item]);
+            } else if !stays || carried(item, to) > 0 {
                 all_take += takes_ns(item, to);
                 moves.push((saves_for_time(item, to), item as u32));
             }
@@ -217,8 +218,7 @@ impl Slowdown {
 
     /// Time that threads are expected to wait for an item in tier `to` in the next window.
     fn stall_ns(&self, tiers: &[TierCost], steady: &Steady, item: usize, to: usize) -> f64 {
-        let soon_ns = self.soon[item].faults * self.correction.k() * tiers[to].fault_ns;
-        steady.choices.stall_ns(item, to).min(soon_ns)
+        steady.choices.stall_ns(item, to).min(self.next[item] * tiers[to].fault_ns)
     }
 
     /// How much of what is stored of a region in a tier in the long run is stored there now.
