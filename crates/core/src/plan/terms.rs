@@ -230,6 +230,12 @@ mod tests {
         assert!((quick.processor_usd - (0.05 + 1.28)).abs() < 1e-9, "{quick:?}");
         assert!((quick.memory_usd() - 256.0).abs() < 1e-9 && quick.usd_per_month > 257.3);
         assert!(quick.spares_memory(&places[0]) && !places[0].spares_memory(&places[0]));
+        // Who puts no price on time leaves nothing at home, whatever a core costs.
+        let down =
+            [RegionView { used_again: Some(1.0), since_down_windows: 0, ..region(0, 10., 1) }];
+        let model = Model { usd_per_cpu_ns: 1.0, ..Model::PAPER };
+        let terms = Terms { model, ..Terms::NONE };
+        assert!(weigh(&down, &tiers, terms, 0.0).places(0).all(|place| !place.leaves_home));
         assert_eq!(weigh(&regions, &tiers, Terms::NONE, 1e-5).best(0).unwrap().tier, TierId(2));
     }
 

@@ -60,7 +60,7 @@ impl Stay {
         item: usize,
         option: usize,
     ) -> bool {
-        let Some(used) = region.used_again else { return false };
+        let Some(used) = region.used_again.filter(|_| self.usd_per_ns > 0.0) else { return false };
         let pays_after = choices.pays_after_windows(item, option, self.usd_per_ns);
         f64::from(used) * pays_after > CLEARLY && region.since_down_windows < WINDOWS_MAX
     }
