@@ -157,6 +157,15 @@ fn by_cost(
                 "far more came back lately than expected, and regions count as they did before that"
                     .into()
             }
+            (true, Some(Why::WithinSlowdown { kept, hidden_pages, .. }))
+                if kept > 0 && best.tier == TierId::DRAM =>
+            {
+                format!(
+                    "what is touched comes home by itself, and bringing all of it takes more time \
+                     than its faults of a window, or would be for a region that only looks better: \
+                     those that went down had {hidden_pages:.0} pages more in use than they looked"
+                )
+            }
             (true, Some(Why::WithinSlowdown { .. })) if best.tier == TierId::DRAM => {
                 "what is touched comes home by itself, and bringing all of it takes more time than \
                  its faults of a window"
@@ -164,6 +173,15 @@ fn by_cost(
             }
             (true, Some(Why::WithinSlowdown { waiting, .. })) if waiting > 0 => {
                 format!("demotions are paced, and {waiting} wait for a later window")
+            }
+            (true, Some(Why::WithinSlowdown { kept, hidden_pages, .. }))
+                if kept > 0 && here == TierId::DRAM =>
+            {
+                format!(
+                    "{kept} regions, of which it is known what they cost in a tier, are not \
+                     brought home for ones that look better: those that went down had \
+                     {hidden_pages:.0} pages more in use than they looked"
+                )
             }
             _ if terms.usd_per_ns.is_none() => {
                 "the plan has no price of its own for time, so that the last column is only a \

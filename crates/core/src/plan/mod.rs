@@ -315,6 +315,12 @@ pub enum Why {
         correction: f64,
         /// Regions whose demotion waits for a later window.
         waiting: u64,
+        /// Regions in tiers that stay there, because others at home only look as if they would cost
+        /// less.
+        kept: u64,
+        /// Pages of a region that were in use beyond what it looked like, on average of those that
+        /// went down lately.
+        hidden_pages: f64,
         /// Windows since far more came back than was expected, as long as that can be seen in
         /// averages; regions count as they did before it.
         burst: Option<u32>,
@@ -408,6 +414,8 @@ impl fmt::Display for Why {
                 trim,
                 correction,
                 waiting,
+                kept,
+                hidden_pages,
                 burst,
                 worth,
                 is_spent,
@@ -423,6 +431,14 @@ impl fmt::Display for Why {
                     budget_ns / 1e6,
                     gap * 100.0
                 )?;
+                if kept > 0 {
+                    write!(
+                        f,
+                        "; {kept} regions stay in tiers, where it is known what they cost, rather \
+                         than others that look better (those that went down had \
+                         {hidden_pages:.0} pages more in use than they looked)"
+                    )?;
+                }
                 match burst {
                     None => {}
                     Some(0) => write!(f, "; regions count as before the burst in it")?,

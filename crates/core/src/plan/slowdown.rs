@@ -28,6 +28,10 @@
 //! - *Rising regions.* Hotness is an average of four windows. What the last window says of a region
 //!   in a tier is exact (every touch is a fault), so that there it counts alone when it is far
 //!   above.
+//! - *Chance.* What looks coldest of what is known by a few samples is what chance has hidden. By
+//!   how much is learnt from what regions do in their first window in a tier ([`hidden`]), and a
+//!   region in a tier, of which it is known, is not brought home for one that only looks better
+//!   ([`exchange`]).
 //! - *What came back.* A region that has been in a tier for long has told what it costs there,
 //!   where hotness counts what is home and in use as if it were to fault ([`expect`]).
 //! - *Bursts.* A single window that stands out and is over does not count in that average, but in
@@ -73,7 +77,9 @@
 //! second, regions that no fault ever touches would change between two tiers of one price with
 //! every change of a measured ratio.
 
+mod exchange;
 mod expect;
+mod hidden;
 mod moving;
 mod pace;
 mod stay;
@@ -89,6 +95,8 @@ use super::mckp::Choices;
 use super::{model, terms, Measured, Model, Plan, Policy, RegionChoices, RegionView, Terms, Why};
 use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
+use exchange::Exchanges;
+use hidden::Hidden;
 use moving::Moving;
 use pace::{Down, Time};
 pub use stay::Stay;
@@ -154,6 +162,7 @@ pub struct Slowdown {
     contention: f64,
     trim: f64,
     correction: Correction,
+    hidden: Hidden,
     /// Faults that are expected for each that is told of a region ([`expect`]).
     told_share: f64,
     ledger: Ledger,
@@ -182,6 +191,7 @@ pub struct Slowdown {
     expected: Vec<Expected>,
     calm: Vec<f64>,
     down: Down,
+    exchanges: Exchanges,
 }
 
 impl Slowdown {
@@ -199,6 +209,7 @@ impl Slowdown {
             contention: 1.0,
             trim: 1.0,
             correction: Correction::default(),
+            hidden: Hidden::default(),
             told_share: 1.0,
             ledger: Ledger::default(),
             burst: Burst::default(),
@@ -217,6 +228,7 @@ impl Slowdown {
             expected: Vec::new(),
             calm: Vec::new(),
             down: Down::default(),
+            exchanges: Exchanges::default(),
         }
     }
 
@@ -384,6 +396,7 @@ impl Policy for Slowdown {
         self.current.clear();
         self.current.extend(self.known.iter().map(|&index| to[index as usize]));
         let k = self.correction.k();
+        self.hidden.learn(regions);
         self.expect(regions);
         // Even where processors idle a move is not nothing: what moves to and fro is not settled.
         let contention = self.contention.max(CONTENTION_MIN);
@@ -430,6 +443,8 @@ impl Policy for Slowdown {
         let priced = answer.solution.feasible.then(|| priced(answer.solution.lambda));
         let mut choice = answer.solution.choice;
         self.leave_down(regions, tiers, model, &mut down, &mut choice);
+        let mut exchanges = core::mem::take(&mut self.exchanges);
+        let kept = self.leave_known(tiers, &choices, &mut exchanges, &mut choice);
 
         let time = Time::new(budget, self.contention);
         let paced = self.pace(regions, tiers, &steady, time, &mut down, &mut choice);
@@ -452,6 +467,8 @@ impl Policy for Slowdown {
             trim: self.trim,
             correction: k,
             waiting: paced.waiting,
+            kept,
+            hidden_pages: self.hidden.pages_on_average(),
             burst: self.burst.seen(),
             worth: if self.is_strict { WORTH_ON_AVERAGE } else { WORTH_OF_TIME },
             is_spent: answer.solution.lambda > 0.0 || !answer.solution.feasible,
@@ -471,7 +488,7 @@ impl Policy for Slowdown {
         self.moving.plan(planned_pages, planned_ns);
         let next = chosen().map(|(item, tier)| self.faults_soon(regions, &down, item, tier)).sum();
         self.correction.expect(next, true);
-        self.down = down;
+        (self.down, self.exchanges) = (down, exchanges);
         self.unspent_ns = paced.unspent_ns;
         self.beyond_ns = paced.beyond_ns + paced.onward_ns;
         // At most ONWARD is added and an eighth paid: never more than can be paid.

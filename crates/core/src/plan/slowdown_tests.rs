@@ -80,26 +80,29 @@ const BURSTS: Workload = |window, region| match (window % 30 >= 28, region % 3) 
 };
 
 pub(super) fn run(workload: Workload, windows: usize, policy: &mut dyn Policy) -> Vec<Outcome> {
-    run_any(workload, windows, policy)
+    run_on(machine(), WINDOW_NS, workload, windows, policy)
 }
 
 fn run_with(workload: impl Fn(usize, usize) -> f64, windows: usize) -> Vec<Outcome> {
-    run_any(workload, windows, &mut policy())
+    run_on(machine(), WINDOW_NS, workload, windows, &mut policy())
 }
 
-fn run_any(
+/// On this machine, with threads that run for so long in a window.
+pub(super) fn run_on(
+    machine: Machine,
+    running_ns: f64,
     workload: impl Fn(usize, usize) -> f64,
     windows: usize,
     policy: &mut dyn Policy,
 ) -> Vec<Outcome> {
     let mut random = Random(7);
-    let mut simulation = Simulation::new(machine(), &[512; REGIONS]);
+    let mut simulation = Simulation::new(machine, &[512; REGIONS]);
     let mut outcomes = Vec::new();
     for window in 0..windows {
         let touched: Vec<f32> =
             (0..REGIONS).map(|region| random.around(workload(window, region))).collect();
         let hits = |watched, share| random.hits(watched, share);
-        outcomes.push(simulation.window(&touched, WINDOW_NS, hits, policy));
+        outcomes.push(simulation.window(&touched, running_ns, hits, policy));
     }
     outcomes
 }

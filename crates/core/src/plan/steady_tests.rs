@@ -1,10 +1,10 @@
 //! Simulated applications that do not change: the plan comes to rest, the correction of expected
 //! faults finds out by how much the model is wrong, and an amount of money is kept.
 
-use super::slowdown_tests::{machine, policy, run, REGIONS, STATIONARY, WARM_UP};
+use super::slowdown_tests::{machine, policy, run, run_on, REGIONS, STATIONARY, WARM_UP};
 use super::{Analytical, Measured, Model, Money, Plan, Policy, RegionView, Slowdown, Why};
 use crate::cost::TierCost;
-use crate::sim::Outcome;
+use crate::sim::{Machine, Outcome};
 use crate::tier::TierId;
 
 /// Pages that a plan sends elsewhere, as a share of all, in the mean window.
@@ -27,6 +27,31 @@ fn a_stable_workload_leads_to_a_stable_placement() {
         assert!(analytical < 0.005, "{analytical} at alpha {alpha}");
     }
     assert!(slowdown < 0.005, "{slowdown}");
+}
+
+#[test]
+fn regions_that_are_alike_do_not_take_turns() {
+    // A program that sleeps most of the time, on an idle machine: a window has time for the faults
+    // of a tenth of its regions, and which ones does not matter.
+    let slow = |tier: TierCost| TierCost { fault_ns: 10.0 * tier.fault_ns, ..tier };
+    let machine = Machine {
+        tiers: machine().tiers.into_iter().take(2).map(slow).collect(),
+        move_ns: vec![8_000.0],
+        contention: 0.05,
+        ..machine()
+    };
+    let outcomes = run_on(machine, 1e9, |_, _| 14.0, 160, &mut policy());
+    let (moved, last) = (moved(&outcomes[WARM_UP..]), &outcomes[WARM_UP..]);
+    let mean = |of: fn(&Outcome) -> f64| last.iter().map(of).sum::<f64>() / last.len() as f64;
+    let (saved, slowdown) = (mean(Outcome::saved), mean(|o| o.slowdown));
+    eprintln!(
+        "{:.3} % move, {:.2} % saved, {:.2} %",
+        moved * 100.0,
+        saved * 100.0,
+        slowdown * 100.0
+    );
+    assert!(moved < 0.02, "{moved}");
+    assert!(saved > 0.06 && slowdown < 0.055, "{saved} saved, {slowdown} slower");
 }
 
 /// A policy to which `factor` times the faults come that the simulation has.

@@ -59,8 +59,9 @@ impl Slowdown {
             let long = long_part * f64::from(region.long).min(f64::from(region.pages));
             let more = memory * (long - recent).max(0.0);
             let of = |hotness| Expected::of_region(region, hotness, self.residence_windows);
-            let soon = of(recent);
-            let one = if more > 0.0 { of(recent + more) } else { soon };
+            let hidden = self.hidden.pages(region);
+            let soon = of((recent + hidden).min(f64::from(region.pages)));
+            let one = if more == hidden { soon } else { of(recent + more) };
             if let Some(told) = Slowdown::told(region) {
                 by_hotness += k * soon.faults;
                 as_told += told.faults;
