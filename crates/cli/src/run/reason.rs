@@ -258,4 +258,49 @@ mod tests {
         let text = said(RegionView { used_again: Some(0.8), ..down });
         assert!(text.contains("by samples 80 % of it is used again in a window"), "{text}");
     }
+
+    #[test]
+    fn it_is_said_that_what_is_known_stays_for_what_only_looks_better() {
+        let dram = TierCost::dram(0.3);
+        let tiers = [dram, TierCost { fault_ns: 70_000.0, move_ns: 8_000.0, ratio: 0.5, ..dram }];
+        let view = |id: u64, tier, hotness, resident| RegionView {
+            pages: 512,
+            resident,
+            hotness,
+            windows_seen: 40,
+            ..RegionView::at(id << 21, TierId(tier))
+        };
+        let mut policy = Slowdown::new(0.05).with_residence(2.5);
+        let measured = Measured { running_ns: 3.34e7, contention: 0.02, ..Measured::default() };
+        policy.learn(&measured);
+        // Those that went down before had looked wholly cold.
+        let gone_down = RegionView { newest: 14.0, down_windows: 1, ..view(9, 1, 3.5, 14) };
+        (0..20).for_each(|_| _ = policy.plan(&[gone_down; 12], &tiers));
+        // There is time for one, and the one at home looks better.
+        let known = RegionView { newest: 20.0, down_windows: 4, ..view(1, 1, 20.0, 0) };
+        let views = vec![known, view(2, 0, 3.0, 512)];
+        let plan = policy.plan(&views, &tiers);
+        let price = plan.terms.usd_per_ns.expect("its budget is short");
+        let last = Snapshot {
+            touched: vec![Default::default(); 2],
+            tiers: tiers.to_vec(),
+            report: Default::default(),
+            usd_per_s: terrace_core::hindsight::usd_per_second(price, 2.0),
+            is_price_of_plan: true,
+            window_s: 2.0,
+            plan: Some(plan),
+            views,
+        };
+        let said = |index: usize| {
+            let terms = last.plan.as_ref().unwrap().terms;
+            let one = &last.views[index..=index];
+            let places: Vec<Place> = weigh(one, &tiers, terms, price).places(0).collect();
+            of_region(&last, index, &places, &|tier: TierId| format!("tier {}", tier.0))
+        };
+        let waits =
+            "1 regions, of which it is known what they cost in a tier, are not brought home \
+                     for ones that look better: those that went down had 13 pages more in use than";
+        assert!(said(1).contains(waits), "{}", said(1));
+        assert!(said(0).starts_with("tier 1 saves"), "{}", said(0));
+    }
 }
