@@ -162,8 +162,9 @@ fn by_cost(
             {
                 format!(
                     "what is touched comes home by itself, and bringing all of it takes more time \
-                     than its faults of a window, or would be for a region that only looks better: \
-                     those that went down had {hidden_pages:.0} pages more in use than they looked"
+                     than its faults of a window, or another would go down for it that only looks \
+                     better: those that went down had {hidden_pages:.0} pages more in use \
+                     than they looked"
                 )
             }
             (true, Some(Why::WithinSlowdown { .. })) if best.tier == TierId::DRAM => {
