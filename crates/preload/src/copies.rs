@@ -24,8 +24,11 @@ use terrace_core::state::PAGE_BYTES;
 use terrace_core::tier::TierId;
 use terrace_store::pool::Handle;
 
-/// Windows, beyond those in which a page cools, after which a copy that was not used goes.
-pub const SPARE_WINDOWS: u8 = 3;
+/// Windows, beyond those in which a page cools and those for which movers have been behind, after
+/// which a copy that was not used goes.
+const SPARE_WINDOWS: u8 = 3;
+/// So many windows of being behind count at most: ages are told apart up to 255.
+const BEHIND_WINDOWS_MAX: u8 = 64;
 /// One place for so many pages of the application. Two bytes a page.
 const PAGES_PER_PLACE: u64 = 4;
 const PLACES_MIN: u64 = 1 << 10;
@@ -108,6 +111,8 @@ pub struct Copies {
     /// Copies that are kept now.
     held: AtomicU64,
     rest_windows: AtomicU8,
+    /// Windows in a row in which movers had not done what was planned.
+    behind_windows: AtomicU8,
     /// Since the last window closed: see [`Work`].
     tried: AtomicU64,
     used: AtomicU64,
@@ -174,10 +179,15 @@ impl Copies {
         was.is_ok()
     }
 
-    /// Takes out what came home `old` windows ago or before, or if none are wanted all, for
-    /// `give_up`.
-    pub fn expire(&self, window_now: u8, old: u8, mut give_up: impl FnMut(Kept)) {
-        let old = if self.is_wanted() { old } else { 0 };
+    /// Takes out copies whose pages should have gone down again by now, or if none are wanted all,
+    /// for `give_up`. Pages cool for `cooling` windows.
+    ///
+    /// Movers that are behind come to a page as many windows late as they have been behind. If its
+    /// copy were gone then it would have to be encoded, and movers would be behind for good.
+    pub fn expire(&self, window_now: u8, cooling: u8, mut give_up: impl FnMut(Kept)) {
+        let late = self.behind_windows.load(Ordering::Relaxed);
+        let due = cooling.saturating_add(SPARE_WINDOWS).saturating_add(late);
+        let old = if self.is_wanted() { due } else { 0 };
         let Some(places) = self.places.get().filter(|_| self.held() > 0) else { return };
         for place in places {
             let entry = Entry(place.load(Ordering::Acquire));
@@ -215,6 +225,9 @@ impl Copies {
 
     /// What was done since this was asked last.
     pub fn work(&self, is_behind: bool, had_ns: u64) -> Work {
+        let late = self.behind_windows.load(Ordering::Relaxed) + 1;
+        let late = if is_behind { late.min(BEHIND_WINDOWS_MAX) } else { 0 };
+        self.behind_windows.store(late, Ordering::Relaxed);
         let took = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         Work {
             is_behind,
@@ -287,11 +300,34 @@ mod tests {
         }
         let mut gone = Vec::new();
         let now = 200u8.wrapping_add(99);
-        copies.expire(now, 12, |kept| gone.push(kept.handle.0));
+        copies.expire(now, 12 - SPARE_WINDOWS, |kept| gone.push(kept.handle.0));
         assert_eq!(gone, (0..=99 - 12).collect::<Vec<_>>());
         copies.want(false, 0);
         copies.expire(now, 12, |kept| gone.push(kept.handle.0));
         assert_eq!((gone, copies.held()), ((0..100).collect(), 0));
+    }
+
+    #[test]
+    fn movers_that_are_late_find_the_copies_of_what_they_are_late_for() {
+        let copies = wanted(0);
+        assert_eq!(copies.keep(P, kept(1, 7), 10), None);
+        let held_at = |window| {
+            copies.expire(window, 3, |_| ());
+            copies.held()
+        };
+        // Behind since the page came home, and at window 18 for eight windows.
+        for window in 11..=18 {
+            copies.work(true, 1);
+            assert_eq!(held_at(window), 1, "window {window}");
+        }
+        // They have caught up: what has not gone down by now was not due.
+        copies.work(false, 1);
+        assert_eq!(held_at(19), 0);
+
+        assert_eq!(copies.keep(P, kept(1, 8), 20), None);
+        (0..200).for_each(|_| drop(copies.work(true, 1)));
+        assert_eq!(held_at(20 + 3 + SPARE_WINDOWS + BEHIND_WINDOWS_MAX - 1), 1);
+        assert_eq!(held_at(20 + 3 + SPARE_WINDOWS + BEHIND_WINDOWS_MAX), 0, "not for ever");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the threads of the runtime share.
 
-use crate::copies::{Copies, Kept, SPARE_WINDOWS};
+use crate::copies::{Copies, Kept};
 use crate::hurry::Hurry;
 use crate::loader::Loads;
 use crate::pager::doorbell::Doorbell;
@@ -139,8 +139,8 @@ impl Runtime {
 
     /// Gives up the copies of pages that should have gone down again by now.
     pub fn expire_copies(&self) {
-        let old = self.stores.config.cooling_windows.saturating_add(SPARE_WINDOWS);
-        self.copies.expire(self.window_stamp(), old, |kept| self.give_up(kept));
+        let cooling = self.stores.config.cooling_windows;
+        self.copies.expire(self.window_stamp(), cooling, |kept| self.give_up(kept));
     }
 
     /// Where a page is that was moved out of the application and not stored yet.
