@@ -13,6 +13,7 @@ import pytest
 
 from harness import (
     HARD,
+    KERNEL,
     SKIPPED,
     STOPS_THREADS,
     TIMEOUT_S,
@@ -209,6 +210,12 @@ def test_dontneed_race(sandbox: Sandbox, program: Compiler) -> None:
 def test_dontneed_churn(sandbox: Sandbox, program: Compiler) -> None:
     """What was dropped, refilled while nobody looked, and grown cold goes down like the rest."""
     face(sandbox, program("dontneed_churn"))
+
+
+@pytest.mark.skipif(STOPS_THREADS or KERNEL < (6, 8), reason="each page by itself there")
+def test_fresh_runs(sandbox: Sandbox, program: Compiler) -> None:
+    """Sixteen pages for a fault, none of them memory before it is written."""
+    face(sandbox, program("fresh_runs"))
 
 
 def test_free_lazily(sandbox: Sandbox, program: Compiler) -> None:

@@ -429,12 +429,19 @@ impl Agent {
         self.rt.is_threaded.store(is_threaded, Ordering::Relaxed);
         let dictionary = self.rt.stores.dictionaries.newest().map_or(0, |d| d.version());
         // A program that has just begun is not yet what it will be.
-        let is_due = closed.is_multiple_of(ESTIMATE_EVERY)
-            || closed < ESTIMATE_EVERY && closed.is_power_of_two();
-        let is_stale = dictionary != self.estimated_with || is_due;
+        let is_young = closed < ESTIMATE_EVERY && closed.is_power_of_two();
+        let is_stale = dictionary != self.estimated_with || is_young;
         if self.estimates.is_empty() || is_stale {
             self.estimates = estimate::of(self.rt).unwrap_or_default();
             self.estimated_with = dictionary;
+        } else {
+            // A tier at a time: all of them together take tens of milliseconds, which is felt by
+            // a program that works little beside others that work much.
+            let n = (closed % ESTIMATE_EVERY) as usize;
+            let is_due = closed >= ESTIMATE_EVERY && n < self.estimates.len();
+            if let Some(one) = is_due.then(|| estimate::of_tier(self.rt, n)).flatten() {
+                self.estimates[n] = one;
+            }
         }
         if let Some(trainer) = &self.trainer {
             trainer.ring();

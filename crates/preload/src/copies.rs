@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(held_at(19), 0);
 
         assert_eq!(copies.keep(P, kept(1, 8), 20), None);
-        (0..200).for_each(|_| drop(copies.work(true, 1)));
+        (0..200).for_each(|_| _ = copies.work(true, 1));
         assert_eq!(held_at(20 + 3 + SPARE_WINDOWS + BEHIND_WINDOWS_MAX - 1), 1);
         assert_eq!(held_at(20 + 3 + SPARE_WINDOWS + BEHIND_WINDOWS_MAX), 0, "not for ever");
     }

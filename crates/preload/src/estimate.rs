@@ -36,17 +36,19 @@ pub struct Estimate {
 
 /// One for each compressed tier, in their order. `None` if no page can be tried.
 pub fn of(rt: &Runtime) -> Option<Vec<Estimate>> {
-    let tiers = rt.stores.config.tiers.iter().enumerate();
-    tiers
-        .map(|(n, t)| {
-            // What a device takes for a read was measured when it was opened, and is since then.
-            let read_ns = rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
-            match t.block_kib {
-                0 => of_pages(rt, t, read_ns),
-                _ => of_blocks(rt, t, read_ns),
-            }
-        })
-        .collect()
+    (0..rt.stores.config.tiers.len()).map(|n| of_tier(rt, n)).collect()
+}
+
+/// The one of compressed tier `n`, counted from 0. `None` if there is no such tier or no page can
+/// be tried.
+pub fn of_tier(rt: &Runtime, n: usize) -> Option<Estimate> {
+    let t = rt.stores.config.tiers.get(n)?;
+    // What a device takes for a read was measured when it was opened, and is since then.
+    let read_ns = rt.stores.get(TierId(n as u8 + 1))?.0.medium().read_ns();
+    match t.block_kib {
+        0 => of_pages(rt, t, read_ns),
+        _ => of_blocks(rt, t, read_ns),
+    }
 }
 
 fn of_pages(rt: &Runtime, t: &TierConfig, read_ns: u64) -> Option<Estimate> {

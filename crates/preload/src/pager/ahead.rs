@@ -5,6 +5,11 @@
 //! brings the next pages too: 2 with the second fault of a run, then twice as many each time up to
 //! [`AHEAD_MAX`], in one `UFFDIO_COPY`. Scattered faults bring nothing along: what they would
 //! bring is seldom wanted (docs/fault-path.md has the measurements).
+//!
+//! Fresh memory that is filled from one end to the other, as what a program allocates mostly is,
+//! would fault once a page as well. There the zero page is mapped into the next pages. That takes
+//! neither memory nor, once the way here is made, time worth mentioning, and what is written there
+//! later is the kernel's own fault.
 
 use super::{Pager, Served};
 use crate::region::{page_index, Region};
@@ -17,6 +22,8 @@ use terrace_store::Page;
 
 /// Most pages brought along. What other threads' faults may have to wait for: about 3 us each.
 pub(super) const AHEAD_MAX: usize = 16;
+/// Fresh pages for each page that a run would bring along from a tier: 64 at most.
+const FRESH_TIMES: usize = 4;
 /// Runs followed at a time, for as many threads that scan.
 const RUNS: usize = 8;
 /// A run skips over so many pages that are at home.
@@ -155,6 +162,35 @@ impl Pager {
         region.faults.fetch_add(1 + proved, Ordering::Relaxed);
         stats::add(&self.rt.stats.ahead_pages, u64::from(brought));
         Served::Done
+    }
+
+    /// Maps the zero page behind page `i`, which was fresh and has been filled, if it lies in a
+    /// run.
+    ///
+    /// What is at home and not there is held by nobody, as for the fault itself: pages leave the
+    /// application on this thread only. Where they are taken out with its threads stopped, by
+    /// movers, that is not so, and each page is left to its own fault.
+    pub(super) fn fill_fresh(&mut self, region: &Region, i: usize) {
+        let page = region.address(i);
+        let may = self.uffd.can_move() && self.children.is_empty();
+        let wanted = if may { self.runs.wanted(page) } else { 0 };
+        let first = i + 1;
+        let end = (first + FRESH_TIMES * wanted).min(REGION_PAGES);
+        let is_fresh =
+            |k: usize| region.is_registered(k) && region.word(k).state() == PageState::Home;
+        let len = (first..end).take_while(|&k| is_fresh(k)).count() * PAGE_BYTES;
+        let filled = match len {
+            0 => 0,
+            _ => self.uffd.zero_range(region.address(first), len as u64) as usize / PAGE_BYTES,
+        };
+        for k in first..first + filled {
+            let w = region.word(k);
+            if w.zap_pending() {
+                region.replace(k, w, w.zap_done());
+            }
+        }
+        let proved = self.runs.served(page, wanted, 0, region.address(first + filled));
+        region.faults.fetch_add(proved, Ordering::Relaxed);
     }
 
     /// Decodes up to `wanted` pages after page `i` into the batch, behind page `i` itself, and

@@ -392,6 +392,9 @@ impl Pager {
             if w.zap_pending() {
                 region.replace(i, w, w.zap_done());
             }
+            if !forks::is_sentinel(page) {
+                self.fill_fresh(region, i);
+            }
         }
         stats::add(&self.rt.stats.zero_faults, 1);
         Served::Done

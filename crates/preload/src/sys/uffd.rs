@@ -324,6 +324,17 @@ impl Uffd {
         self.ioctl(IOC_ZEROPAGE, &mut [dst, 4096, 0, 0]).map_err(failure)
     }
 
+    /// Maps the zero page into missing pages from `dst` on, up to the first that is there, and
+    /// wakes the waiters of those. Returns the bytes filled.
+    pub fn zero_range(&self, dst: u64, len: u64) -> u64 {
+        let mut arg = [dst, len, 0, 0];
+        match self.ioctl(IOC_ZEROPAGE, &mut arg) {
+            Ok(()) => len,
+            // The field holds the bytes filled, or the negative errno if there were none.
+            Err(_) => (arg[3] as i64).clamp(0, len as i64) as u64,
+        }
+    }
+
     /// Moves the pages of `[src, src+len)` to the missing range at `dst`, holes staying holes.
     /// Returns the bytes gone through, holes included, and why it stopped early.
     pub fn move_range(&self, dst: u64, src: u64, len: u64, wake: bool) -> (u64, Option<Failure>) {

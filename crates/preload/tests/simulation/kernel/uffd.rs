@@ -207,15 +207,34 @@ impl Kernel {
         if vma.is_none_or(|v| v.ctx.is_none()) {
             return Err(real::ENOENT);
         }
-        if once_in(self.faults.no_memory) {
-            return Err(real::ENOMEM);
+        // Up to the first page that is there, or sooner; an error if that is the first.
+        let (mut filled, mut why) = (0, real::EAGAIN);
+        while filled < len {
+            let at = dst + filled;
+            if once_in(self.faults.no_memory) {
+                why = real::ENOMEM;
+                break;
+            }
+            if self.spaces[space].ptes.contains_key(&at) {
+                why = real::EEXIST;
+                break;
+            }
+            if filled > 0 && once_in(self.faults.partial) {
+                break;
+            }
+            let pte = Pte { frame: ZERO_FRAME, wp: false, exclusive: false };
+            self.spaces[space].ptes.insert(at, pte);
+            filled += PAGE;
         }
-        if self.spaces[space].ptes.contains_key(&dst) {
-            return Err(real::EEXIST);
+        if filled == 0 {
+            arg[3] = (-i64::from(why)) as u64;
+            return Err(why);
         }
-        let pte = Pte { frame: ZERO_FRAME, wp: false, exclusive: false };
-        self.spaces[space].ptes.insert(dst, pte);
-        self.wake_range(c, dst, dst + len);
+        arg[3] = filled;
+        self.wake_range(c, dst, dst + filled);
+        if filled < len {
+            return Err(real::EAGAIN);
+        }
         Ok(())
     }
 
