@@ -22,7 +22,7 @@ pub(super) fn of_region(
         return "Nothing is known of it yet. Regions that were not observed stay where they are."
             .into();
     }
-    let touched = touched(view.hotness_usable());
+    let touched = touched_and_expected(view, plan.terms);
     match plan.why {
         Why::Waterfall { hotness_max, .. } => {
             let is_up = view.tier == TierId::DRAM || view.is_back_in_dram();
@@ -200,6 +200,21 @@ fn by_cost(
     text
 }
 
+/// The same, and how many more are expected than were looked at.
+fn touched_and_expected(view: &RegionView, terms: Terms) -> String {
+    let hotness = view.hotness_usable();
+    let beyond = terms.pages_beyond(view, f64::from(hotness));
+    if beyond < 0.5 {
+        return touched(hotness);
+    }
+    format!(
+        "{} by the latest samples, which may have missed {beyond:.0} more: {:.0} were over many \
+         windows",
+        touched(hotness),
+        view.long
+    )
+}
+
 /// "3.2 of its pages are touched in a window".
 fn touched(pages: f32) -> String {
     match pages {
@@ -258,6 +273,17 @@ mod tests {
         assert!(text.ends_with("while it was there: 4.2 pages in a window."), "{text}");
         let text = said(RegionView { used_again: Some(0.8), ..down });
         assert!(text.contains("by samples 80 % of it is used again in a window"), "{text}");
+    }
+
+    #[test]
+    fn it_is_said_what_samples_may_have_missed() {
+        let view = RegionView { pages: 512, long: 32.0, ..RegionView::at(0, TierId::DRAM) };
+        let terms = |as_long| Terms { as_long, ..Terms::NONE };
+        let text = touched_and_expected(&view, terms(1.0));
+        assert!(text.contains("may have missed 12 more: 32 were over many windows"), "{text}");
+        assert!(!touched_and_expected(&view, terms(0.0)).contains("missed"));
+        let down = RegionView { tier: TierId(1), ..view };
+        assert!(!touched_and_expected(&down, terms(1.0)).contains("missed"));
     }
 
     #[test]

@@ -305,6 +305,19 @@ impl<'a> RegionChoices<'a> {
         moved * self.move_ns[option] / self.stay_windows(region, here, option)
     }
 
+    /// What less the move of an item from memory to this tier counts for if it is spread over as
+    /// many windows as the region has been as cold: for the question what time is worth, which is
+    /// lost once for that and not over and over.
+    #[inline]
+    pub(super) fn once_ns(&self, item: usize, option: usize) -> f64 {
+        if self.current[item] != 0 || option == 0 || !self.model.lasts {
+            return 0.0;
+        }
+        let region = self.region(item);
+        let alike = region.alike_windows().max(STAY_WINDOWS);
+        self.away_ns(region, 0, option) * (1.0 - STAY_WINDOWS / alike)
+    }
+
     /// The price of that move, spread over the windows in which it may well pay: time is short in
     /// the next ones, money is not.
     #[inline]

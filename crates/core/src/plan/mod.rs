@@ -321,6 +321,9 @@ pub enum Why {
         /// Pages of a region that were in use beyond what it looked like, on average of those that
         /// went down lately.
         hidden_pages: f64,
+        /// What is demanded of lost time by what is demanded otherwise, 1 unless what was done of
+        /// late was not worth it.
+        demand: f64,
         /// Windows since far more came back than was expected, as long as that can be seen in
         /// averages; regions count as they did before it.
         burst: Option<u32>,
@@ -416,6 +419,7 @@ impl fmt::Display for Why {
                 waiting,
                 kept,
                 hidden_pages,
+                demand,
                 burst,
                 worth,
                 is_spent,
@@ -437,6 +441,13 @@ impl fmt::Display for Why {
                         "; {kept} regions stay in tiers, where it is known what they cost, rather \
                          than others that look better (those that went down had \
                          {hidden_pages:.0} pages more in use than they looked)"
+                    )?;
+                }
+                if demand > 1.0 {
+                    write!(
+                        f,
+                        "; what tiers held of late was not worth the time it lost, so that \
+                         {demand:.0} times as much is asked of it"
                     )?;
                 }
                 match burst {

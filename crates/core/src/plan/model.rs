@@ -25,6 +25,8 @@ pub struct Model {
     pub moves_alike: bool,
     /// Whether a region that goes from a tier to a cheaper one is expected to stay there as long as
     /// it has been in tiers (what has lasted lasts): going there then costs little in any window.
+    /// And whether one that goes down from memory is, for the question what its move is worth, for
+    /// as long as it has been as cold.
     pub lasts: bool,
 }
 

@@ -79,12 +79,14 @@
 
 mod exchange;
 mod expect;
-mod hidden;
+pub(super) mod hidden;
+mod home;
 mod moving;
 mod pace;
 mod stay;
 #[cfg(test)]
 mod stay_tests;
+mod worth;
 
 use super::analytical::{self, Expected};
 use super::burst::Burst;
@@ -97,9 +99,11 @@ use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
 use exchange::Exchanges;
 use hidden::Hidden;
+use home::Habit;
 use moving::Moving;
 use pace::{Down, Time};
 pub use stay::Stay;
+use worth::Worth;
 
 /// Slowdown that `terrace run` accepts unless told otherwise, as a share.
 pub const SLOWDOWN_DEFAULT: f64 = 0.05;
@@ -178,8 +182,11 @@ pub struct Slowdown {
     /// budgets of a window: as time it would leave a program that goes to sleep none for hours.
     owed: f64,
     moving: Moving,
-    /// Slowdown of the newest window, as a share.
+    habit: Habit,
+    worth: Worth,
+    /// Slowdown of the newest window, as a share, and its faults.
     newest: f64,
+    faults: f64,
     /// Whether each part of the time must save what is asked for on average.
     is_strict: bool,
     known: Vec<u32>,
@@ -219,7 +226,10 @@ impl Slowdown {
             beyond_ns: 0.0,
             owed: 0.0,
             moving: Moving::default(),
+            habit: Habit::default(),
+            worth: Worth::default(),
             newest: 0.0,
+            faults: 0.0,
             is_strict: false,
             known: Vec::new(),
             current: Vec::new(),
@@ -282,6 +292,7 @@ impl Slowdown {
         let running = measured.running_ns.max(0.0);
         let lost = measured.stalled_ns + measured.taken_ns();
         self.contention = measured.contention.clamp(0.0, 1.0);
+        self.faults = measured.faults;
         self.newest = if running > 0.0 { lost / running } else { 0.0 };
         self.running_ns = Some(match self.running_ns {
             None => running,
@@ -291,6 +302,7 @@ impl Slowdown {
 
         let over = lost / (running * self.target).max(1.0);
         self.ledger.book(over);
+        self.habit.note(over);
         // What was spent on purpose is owed, and says nothing against the plan.
         let over = (lost - self.beyond_ns).max(0.0) / (running * self.target).max(1.0);
         let is_much = |over: f64| over > BROKEN && measured.faults > FAULTS_MIN;
@@ -357,8 +369,8 @@ impl Choices for Steady<'_> {
     fn tco(&self, item: usize, option: usize) -> f64 {
         let stays = option == 0 || usize::from(self.current[item]) == option;
         let worth = if stays { 0.0 } else { (self.worth)(item) };
-        let time = self.choices.perf(item, option) * self.usd_per_ns;
-        self.choices.tco(item, option) + worth + time
+        let lost = self.choices.perf(item, option) - self.choices.once_ns(item, option);
+        self.choices.tco(item, option) + worth + lost * self.usd_per_ns
     }
     fn bytes(&self, item: usize, option: usize) -> f64 {
         self.choices.bytes(item, option)
@@ -367,7 +379,7 @@ impl Choices for Steady<'_> {
         self.choices.row(item, perf, tco);
         let worth = (self.worth)(item);
         for (option, tco) in tco.iter_mut().enumerate().take(self.options()) {
-            *tco += perf[option] * self.usd_per_ns;
+            *tco += (perf[option] - self.choices.once_ns(item, option)) * self.usd_per_ns;
             if option != 0 && usize::from(self.current[item]) != option {
                 *tco += worth;
             }
@@ -397,6 +409,9 @@ impl Policy for Slowdown {
         self.current.extend(self.known.iter().map(|&index| to[index as usize]));
         let k = self.correction.k();
         self.hidden.learn(regions);
+        if let Some(running_ns) = self.running_ns {
+            self.worth.learn(regions, tiers, (running_ns, self.faults), WORTH_ON_AVERAGE);
+        }
         self.expect(regions);
         // Even where processors idle a move is not nothing: what moves to and fro is not settled.
         let contention = self.contention.max(CONTENTION_MIN);
@@ -429,9 +444,10 @@ impl Policy for Slowdown {
         let mut answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
         let (saved_usd, lost_ns) = saved_and_lost(&choices, &answer.solution.choice);
         let least = if self.is_strict { WORTH_AGAIN } else { WORTH_ON_AVERAGE };
-        self.is_strict = saved_usd < lost_ns * time_usd(least);
+        self.is_strict = saved_usd < lost_ns * time_usd(least) || self.worth.is_doubted();
+        let demanded = WORTH_ON_AVERAGE * self.worth.demand();
         if self.is_strict {
-            steady = worth_of(WORTH_ON_AVERAGE);
+            steady = worth_of(demanded);
             answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
         }
         let usd_per_ns = steady.usd_per_ns;
@@ -469,8 +485,9 @@ impl Policy for Slowdown {
             waiting: paced.waiting,
             kept,
             hidden_pages: self.hidden.pages_on_average(),
+            demand: self.worth.demand(),
             burst: self.burst.seen(),
-            worth: if self.is_strict { WORTH_ON_AVERAGE } else { WORTH_OF_TIME },
+            worth: if self.is_strict { demanded } else { WORTH_OF_TIME },
             is_spent: answer.solution.lambda > 0.0 || !answer.solution.feasible,
             gap: answer.solution.gap_to_lp,
         };
@@ -502,6 +519,11 @@ impl Policy for Slowdown {
             correction: k,
             newest_counts: true,
             told_share: Some(self.told_share),
+            as_long: self.as_long(),
+            hidden_pages: match self.worth.is_doubted() {
+                true => self.hidden.pages_on_average(),
+                false => 0.0,
+            },
             stay: self.stay,
             worth: WORTH,
             usd_per_ns: priced.flatten(),
@@ -511,35 +533,6 @@ impl Policy for Slowdown {
 }
 
 impl Slowdown {
-    /// Leaves regions where they are whose faults of one window cost less than bringing them home.
-    /// Not on a medium with a limit: the solver may have given their room to others.
-    fn leave_down(
-        &self,
-        regions: &[RegionView],
-        tiers: &[TierCost],
-        model: Model,
-        down: &mut Down,
-        choice: &mut [u8],
-    ) {
-        down.left.clear();
-        for (item, option) in choice.iter_mut().enumerate() {
-            let here = self.current[item];
-            let is_limited = || self.limits.iter().any(|limit| limit.counts(usize::from(here)));
-            if *option != 0 || here == 0 || is_limited() {
-                continue;
-            }
-            let region = &regions[self.known[item] as usize];
-            let soon = self.soon[item];
-            let tier = &tiers[usize::from(here)];
-            let each_ns = tier.fault_ns + model.move_ns(tier);
-            let stored = f64::from(region.pages_to_carry(TierId::DRAM));
-            if soon.faults * self.correction.k() * each_ns < stored * model.move_ns(&tiers[0]) {
-                *option = here;
-                down.left.push(item as u32);
-            }
-        }
-    }
-
     /// Faults of an item that a window is held against which begins with this plan. Not what a debt
     /// makes of them; and what is in memory when it begins, and stays there, does not fault.
     fn faults_soon(&self, regions: &[RegionView], down: &Down, item: usize, tier: usize) -> f64 {

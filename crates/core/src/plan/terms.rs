@@ -6,6 +6,7 @@
 //! itself put on time.
 
 use super::mckp::Choices;
+use super::slowdown::hidden::{missed, unsure};
 use super::{Expected, Model, RegionChoices, RegionView, Slowdown, Stay};
 use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
@@ -22,6 +23,11 @@ pub struct Terms {
     /// Faults that are expected for each that came back of a region in many windows, if that counts
     /// and not its hotness.
     pub told_share: Option<f64>,
+    /// What the long average of a region at home counts times where looks may have missed that it
+    /// is as it was; 0: not at all.
+    pub as_long: f64,
+    /// Pages more that are expected of one that looks have told of.
+    pub hidden_pages: f64,
     /// When what came back of a region stays at home.
     pub stay: Stay,
     /// Least that a change which is no promotion must save, as a share of a page's price in DRAM.
@@ -40,10 +46,22 @@ impl Terms {
         correction: 1.0,
         newest_counts: false,
         told_share: None,
+        as_long: 0.0,
+        hidden_pages: 0.0,
         stay: Stay::NEVER,
         worth: 0.0,
         usd_per_ns: None,
     };
+}
+
+impl Terms {
+    /// Pages of a region that are expected to be touched in a window beyond its hotness (pages
+    /// touched in a window): what looks may have missed of it.
+    pub fn pages_beyond(&self, region: &RegionView, hotness: f64) -> f64 {
+        let long = (self.as_long * f64::from(region.long)).min(f64::from(region.pages));
+        let missed = if self.as_long > 0.0 { missed(region, hotness, long) } else { 0.0 };
+        missed + self.hidden_pages * unsure(region)
+    }
 }
 
 /// Least share of a region's price in DRAM that matters.
@@ -121,6 +139,7 @@ pub fn weigh<'a>(
             false => f64::from(region.hotness_usable()),
         };
         let pages = f64::from(region.pages);
+        let hotness = (hotness + terms.pages_beyond(region, hotness)).min(pages);
         let one = Expected::of(hotness, pages, terms.model.residence_windows);
         Expected { faults: one.faults * terms.correction, ..one }
     });
@@ -160,6 +179,7 @@ impl Weighing<'_> {
             let usd_per_month = choices.tco(index, option);
             let must_save = if option == 0 || option == here { 0.0 } else { worth };
             let moved = if option == here { 0.0 } else { pages };
+            let lost_ns = choices.perf(index, option) - choices.once_ns(index, option);
             Place {
                 tier: TierId(option as u8),
                 usd_per_month,
@@ -171,9 +191,7 @@ impl Weighing<'_> {
                     && here != 0
                     && self.terms.stay.holds(&self.regions[index], &choices, index, here),
                 move_ns: moved * model.move_ns(&self.tiers[option]),
-                usd_in_all: usd_per_month
-                    + must_save
-                    + choices.perf(index, option) * self.usd_per_ns,
+                usd_in_all: usd_per_month + must_save + lost_ns * self.usd_per_ns,
             }
         })
     }

@@ -7,6 +7,7 @@
 //! faults of the regions of which it is told are together as many as hotness has them, corrected,
 //! and are shared out among them as it is told.
 
+use super::hidden::missed;
 use super::{Slowdown, FAULTS_MIN};
 use crate::plan::{Expected, RegionView};
 use crate::tier::TierId;
@@ -43,6 +44,16 @@ impl Slowdown {
         Some(Expected { back: f64::from(region.resident), faults })
     }
 
+    /// What the long average of a region at home counts times where it may be in use as it was
+    /// ([`missed`]); 0 while there is a burst in that.
+    pub(super) fn as_long(&self) -> f64 {
+        if self.burst.is_recovering() {
+            0.0
+        } else {
+            self.burst.long_part()
+        }
+    }
+
     /// Fills in what to expect of all known regions.
     pub(super) fn expect(&mut self, regions: &[RegionView]) {
         self.calm.clear();
@@ -51,17 +62,22 @@ impl Slowdown {
         self.expected.clear();
         let (k, memory) = (self.correction.k(), self.ledger.memory());
         let long_part = self.burst.long_part();
+        let (as_long, doubted) = (self.as_long(), f64::from(self.worth.is_doubted()));
         let mut calmed = self.burst.calmed();
         let (mut by_hotness, mut as_told) = (0.0, 0.0);
         for &index in &self.known {
             let region = &regions[index as usize];
             let recent = calmed.of(region, Slowdown::hotness(region));
             let long = long_part * f64::from(region.long).min(f64::from(region.pages));
-            let more = memory * (long - recent).max(0.0);
-            let of = |hotness| Expected::of_region(region, hotness, self.residence_windows);
+            let pages = f64::from(region.pages);
+            let of = |hotness: f64| {
+                Expected::of_region(region, hotness.min(pages), self.residence_windows)
+            };
+            let missed = if as_long > 0.0 { missed(region, recent, long) } else { 0.0 };
             let hidden = self.hidden.pages(region);
-            let soon = of((recent + hidden).min(f64::from(region.pages)));
-            let one = if more == hidden { soon } else { of(recent + more) };
+            let soon = of(recent + hidden.max(missed));
+            let more = (memory * (long - recent)).max(missed);
+            let one = of(recent + more + doubted * hidden);
             if let Some(told) = Slowdown::told(region) {
                 by_hotness += k * soon.faults;
                 as_told += told.faults;

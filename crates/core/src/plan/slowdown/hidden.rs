@@ -10,11 +10,17 @@
 //!
 //! So it is learnt how many more pages of a region were touched in its first window in a tier than
 //! it had looked like: the mean of those that went down, old ones counting less and less. So many
-//! more are expected in the next window of those that go down then. In the weighing of tiers
-//! regions count as they look: taking down what may be cold is how what is cold is found.
+//! more are expected in the next window of those that go down then. In the weighing of tiers they
+//! do not count: taking down what may be cold is how what is cold is found. (They do where what
+//! plans promise never comes, [`super::worth`].)
+//!
+//! What does count there is the past of the region itself. One that was touched on 30 pages in each
+//! of many windows and on none of the 16 that were looked at lately may have gone cold; but the
+//! looks would have missed all of it once in three times if it had not ([`missed`]).
 
 use crate::hotness::WINDOWS;
 use crate::plan::RegionView;
+use crate::tier::TierId;
 
 /// Regions that are taken to have looked as they were before anything was seen.
 const REGIONS_MIN: f64 = 8.0;
@@ -24,6 +30,23 @@ const KEPT: f64 = 0.9;
 /// What is left of it after a window in which none did: as long as it is believed few go down that
 /// could show that it is not so any more.
 const FADES: f64 = 0.995;
+
+/// Looks at pages behind the hotness of a region at home: four in each of its windows.
+const LOOKS: f64 = 16.0;
+
+/// Pages of a region at home that are touched in a window beyond the `recent` ones, if it is in use
+/// as it was for `long` (pages touched in a window, both): what it would be then, times how likely
+/// looks show no more than `recent` if it is so, by how likely if it is not (two means of Poisson's
+/// distribution). None of a region that is in a tier, of which touches are exact.
+pub(in crate::plan) fn missed(region: &RegionView, recent: f64, long: f64) -> f64 {
+    if region.tier != TierId::DRAM || long <= recent || region.pages == 0 {
+        return 0.0;
+    }
+    let pages = f64::from(region.pages);
+    let (is, was) = ((recent / pages).max(f64::MIN_POSITIVE), long / pages);
+    let evidence = was - is + is * (is / was).ln();
+    (long - recent) * (-LOOKS * evidence).exp()
+}
 
 /// What is known of one application.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -54,15 +77,19 @@ impl Hidden {
     /// Pages of a region that are touched in the next window beyond what it looks like, which is
     /// exact where it was in a tier.
     pub(super) fn pages(&self, region: &RegionView) -> f64 {
-        let exact = usize::from(region.down_windows).min(WINDOWS);
-        let share = 1.0 - exact as f64 / WINDOWS as f64;
-        share * self.pages_on_average()
+        unsure(region) * self.pages_on_average()
     }
 
     /// The same of one that was not.
     pub(super) fn pages_on_average(&self) -> f64 {
         (self.pages / (self.regions + REGIONS_MIN)).max(0.0)
     }
+}
+
+/// Share of a region's hotness that looks have told, and not a tier.
+pub(in crate::plan) fn unsure(region: &RegionView) -> f64 {
+    let exact = usize::from(region.down_windows).min(WINDOWS);
+    1.0 - exact as f64 / WINDOWS as f64
 }
 
 /// What a region looked like before its newest window.
@@ -77,7 +104,20 @@ mod tests {
     use super::*;
     use crate::hotness::{RegionHistory, WindowSeen};
     use crate::plan::fixtures::region;
-    use crate::tier::TierId;
+
+    #[test]
+    fn what_looks_may_have_missed_is_expected_as_far_as_that_is_likely() {
+        let home = |recent: f64, long: f64| missed(&region(0, 0.0, 0, 512), recent, long);
+        let alike = |is: f64, should: f64| assert!((is - should).abs() < 0.02, "{is} {should}");
+        // Sixteen looks at 512 pages, of which 32 were in use: none of them is missed once in e.
+        alike(home(0.0, 32.0), 32.0 / std::f64::consts::E);
+        // Eight times as many are not missed by chance.
+        alike(home(0.0, 256.0), 256.0 * (-8f64).exp());
+        alike(home(31.0, 32.0), 1.0);
+        assert_eq!((home(32.0, 32.0), home(40.0, 32.0)), (0.0, 0.0), "it is not colder");
+        assert_eq!(missed(&region(0, 0.0, 1, 512), 0.0, 32.0), 0.0, "that of a tier is exact");
+        assert_eq!(missed(&RegionView::at(0, TierId::DRAM), 0.0, 32.0), 0.0);
+    }
 
     /// A region that was touched on `before` pages in each of many windows and on `came` in its
     /// first one in a tier.

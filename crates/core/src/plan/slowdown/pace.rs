@@ -53,7 +53,7 @@ impl Time {
 #[derive(Debug, Default)]
 pub(super) struct Down {
     /// With what each saves for its time.
-    moves: Vec<(f64, u32)>,
+    pub(super) moves: Vec<(f64, u32)>,
     /// Items, in order, that would be home if that did not cost more than it spares: what came back
     /// stays.
     pub(super) left: Vec<u32>,
