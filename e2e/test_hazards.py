@@ -214,7 +214,7 @@ def test_dontneed_churn(sandbox: Sandbox, program: Compiler) -> None:
 
 @pytest.mark.skipif(STOPS_THREADS or KERNEL < (6, 8), reason="each page by itself there")
 def test_fresh_runs(sandbox: Sandbox, program: Compiler) -> None:
-    """Sixteen pages for a fault, none of them memory before it is written."""
+    """Up to 64 pages come with a fault, none of them memory before it is written."""
     face(sandbox, program("fresh_runs"))
 
 

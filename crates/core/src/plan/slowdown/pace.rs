@@ -52,7 +52,8 @@ impl Time {
 /// What a plan would take down.
 #[derive(Debug, Default)]
 pub(super) struct Down {
-    /// With what each saves for its time.
+    /// With what each saves for its time. (Before that, room for what may come home,
+    /// [`Slowdown::leave_down`].)
     pub(super) moves: Vec<(f64, u32)>,
     /// Items, in order, that would be home if that did not cost more than it spares: what came back
     /// stays.
