@@ -228,6 +228,11 @@ def test_free_again(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("free_again"))
 
 
+def test_free_churn(sandbox: Sandbox, program: Compiler) -> None:
+    """What is given up and used again all the time is left where it is, up to a limit."""
+    face(sandbox, program("free_churn"))
+
+
 def test_protect(sandbox: Sandbox, program: Compiler) -> None:
     """Pages come back into mappings that are read-only or forbidden by now."""
     face(sandbox, program("protect"))

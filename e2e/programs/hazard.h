@@ -202,6 +202,20 @@ static inline void see_resident(size_t bytes) {
     if (kib < bytes / 1024 || kib > 4 * (bytes / 1024)) BAD("%zu KiB are resident", kib);
 }
 
+/* How many of so many pages are there: in memory, or in swap. */
+static inline size_t present(const char *p, size_t pages) {
+    static int pagemap = -1;
+    if (pagemap < 0) MUST(pagemap = open("/proc/self/pagemap", O_RDONLY));
+    size_t count = 0;
+    for (size_t i = 0; i < pages; i++) {
+        uint64_t entry = 0;
+        off_t at = (off_t)(((uintptr_t)p / PAGE + i) * sizeof entry);
+        EXPECT(pread(pagemap, &entry, sizeof entry, at) == (ssize_t)sizeof entry);
+        count += entry >> 62 != 0;
+    }
+    return count;
+}
+
 /* Waits for a child and passes its failure on. */
 static inline void join_child(pid_t pid) {
     int status;

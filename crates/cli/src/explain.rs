@@ -34,6 +34,8 @@ JSON (--json), for an application:
   usd_per_stall_s   what a second of waiting is worth to the plan, US dollars;
                 usd_per_stall_s_is_from_plan: else it is the default, a second of a core at 8
                 times the price of a GiB of DRAM
+  lost          what the last window took from the program, as in docs/timeline.md; null if that
+                is not known
   budget        of (time, money or data), unit, allowed, spent, left; with a slowdown also
                 slowdown_accepted and slowdown_newest, as shares; null if there is none
   gap           how far the plan may be from the best one, a share; null if not known

@@ -13,7 +13,7 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -59,8 +59,14 @@ pub enum ToRuntime {
     /// First message: what to build. Tiers are `TierId(1)` and up, in order. To a runtime that has
     /// been built, the configuration in force again ([`Hello::in_force`]), the note aside.
     Configure(Configure),
-    /// Close the current window, report it and open the window of this number.
-    Window(u32),
+    /// Close the current window, report it and open another one.
+    Window {
+        /// Number of the window that opens.
+        number: u32,
+        /// Memory that the program may have beyond what it has before it, or the machine, is at a
+        /// limit, bytes. 0 where that is not known.
+        spare_bytes: u64,
+    },
     /// Where each named region should be. Regions not named stay as they are.
     Plan(Vec<PlanEntry>),
 }
@@ -215,6 +221,8 @@ pub struct Report {
     pub stalled_ns: u64,
     /// The part of it that is waking, nanoseconds.
     pub waking_ns: u64,
+    /// The part of it that was for fresh memory, nanoseconds.
+    pub fresh_ns: u64,
     /// Faults on pages that no tier held (fresh memory in a registered region).
     pub zero_faults: u64,
     /// Faults on pages the tracker had taken as samples.
@@ -354,9 +362,9 @@ impl ToRuntime {
                 encode_configure(&mut w, c);
                 w.finish()
             }
-            ToRuntime::Window(n) => {
+            ToRuntime::Window { number, spare_bytes } => {
                 let mut w = Writer::new(2);
-                w.u32(*n);
+                w.u32(*number).u64(*spare_bytes);
                 w.finish()
             }
             ToRuntime::Plan(entries) => {
@@ -376,7 +384,7 @@ impl ToRuntime {
         let mut r = Reader(body);
         let message = match r.u8()? {
             1 => ToRuntime::Configure(decode_configure(&mut r)?),
-            2 => ToRuntime::Window(r.u32()?),
+            2 => ToRuntime::Window { number: r.u32()?, spare_bytes: r.u64()? },
             3 => {
                 let n = r.count(PLAN_ENTRY_BYTES)?;
                 let mut entries = Vec::with_capacity(n);
@@ -604,18 +612,19 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
     Ok(report)
 }
 
-fn scalars(r: &Report) -> [u64; 17] {
+fn scalars(r: &Report) -> [u64; 18] {
     let mut copy = r.clone_scalars();
     scalars_mut(&mut copy).map(|v| *v)
 }
 
-fn scalars_mut(r: &mut Report) -> [&mut u64; 17] {
+fn scalars_mut(r: &mut Report) -> [&mut u64; 18] {
     [
         &mut r.rss_bytes,
         &mut r.runtime_bytes,
         &mut r.runtime_cpu_ns,
         &mut r.stalled_ns,
         &mut r.waking_ns,
+        &mut r.fresh_ns,
         &mut r.zero_faults,
         &mut r.sample_faults,
         &mut r.staged_faults,

@@ -105,7 +105,7 @@ fn plan(r: &mut Random) -> Vec<PlanEntry> {
 fn whole(r: &mut Random) -> Vec<u8> {
     match r.below(8) {
         0 | 1 => ToRuntime::Configure(configure(r)).encode(),
-        2 => ToRuntime::Window(r.number() as u32).encode(),
+        2 => ToRuntime::Window { number: r.number() as u32, spare_bytes: r.number() }.encode(),
         3..=5 => ToRuntime::Plan(plan(r)).encode(),
         6 => {
             let hello = Hello {
@@ -178,7 +178,7 @@ fn check(body: &[u8]) -> [u64; 3] {
                 seen[0] += 1;
                 assert!(is_sound(c), "{c:?}");
             }
-            ToRuntime::Window(_) => {}
+            ToRuntime::Window { .. } => {}
             ToRuntime::Plan(entries) => {
                 seen[1] += 1;
                 let bytes = entries.capacity() * size_of::<PlanEntry>();

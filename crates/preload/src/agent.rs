@@ -11,6 +11,7 @@ use crate::estimate::{self, Estimate};
 use crate::forks;
 use crate::hurry::Hurry;
 use crate::kept;
+use crate::lazily;
 use crate::link::{self, End, Link};
 use crate::loader::{self, Loads};
 use crate::locked;
@@ -37,6 +38,10 @@ use terrace_core::wire::{
     Configure, FromRuntime, Hello, PlanEntry, Report, TierReport, ToRuntime, VERSION,
 };
 use terrace_store::pool::PoolStats;
+
+/// One in so many bytes that are followed, and that there are to spare, may be memory that the
+/// program has given up lazily and that is left as it is (`lazily.rs`).
+const LEFT_PART: u64 = 4;
 
 /// The runtime of this process, once it is built.
 pub static RUNTIME: Slot<Runtime> = Slot::empty();
@@ -326,6 +331,7 @@ fn calibrate(rt: &'static Runtime) {
     rt.stats.filling_at_start_ns.store(service, Ordering::Relaxed);
     rt.stats.fault_overhead_ns.store(waking, Ordering::Relaxed);
     rt.stats.stalled_ns.store(0, Ordering::Relaxed);
+    rt.stats.fresh_ns.store(0, Ordering::Relaxed);
     rt.stats.zero_faults.store(0, Ordering::Relaxed);
 }
 
@@ -377,8 +383,8 @@ impl Agent {
         };
         loop {
             let nonsense = match self.link.receive_or(&mut idle) {
-                Ok(ToRuntime::Window(n)) => {
-                    self.window(n);
+                Ok(ToRuntime::Window { number, spare_bytes }) => {
+                    self.window(number, spare_bytes);
                     continue;
                 }
                 Ok(ToRuntime::Plan(entries)) if self.plan(&entries) => continue,
@@ -392,6 +398,7 @@ impl Agent {
         }
         // No planner: nothing new is moved; what is stored stays and is served on demand.
         self.drop_plan(Vec::new());
+        lazily::allow(0);
         rt.give_up_copies();
         self.tracker.close();
     }
@@ -421,8 +428,11 @@ impl Agent {
         stats::add(&self.rt.stats.abandoned_moves, dropped as u64);
     }
 
-    fn window(&mut self, n: u32) {
+    fn window(&mut self, n: u32, spare_bytes: u64) {
         let regions = self.tracker.close();
+        let pages = regions.iter().map(|r| u64::from(r.resident) + u64::from(r.stored));
+        let followed_bytes = pages.sum::<u64>() * PAGE_BYTES as u64;
+        lazily::allow(followed_bytes.min(spare_bytes) / LEFT_PART);
         let closed = self.rt.window.swap(n, Ordering::Relaxed);
         // A torture run has loaders fetch pages for programs of one thread as well.
         let is_threaded = self.rt.stores.config.torture_seed != 0 || thread::is_threaded();
@@ -514,6 +524,7 @@ impl Agent {
             runtime_cpu_ns: thread::cpu_ns_total(),
             stalled_ns: stats::get(&s.stalled_ns),
             waking_ns: stats::get(&s.waking_ns),
+            fresh_ns: stats::get(&s.fresh_ns),
             zero_faults: stats::get(&s.zero_faults),
             sample_faults: stats::get(&s.sample_faults),
             staged_faults: stats::get(&s.staged_faults),

@@ -10,13 +10,12 @@
 
 use crate::forks;
 use crate::kept;
+use crate::lazily;
 use crate::locked;
 use crate::offspring;
-use crate::region::page_index;
 use crate::sys::sync::OnlyThread;
 use crate::sys::{clones, memory, proc, remap, rseq, users};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
 type DupFn = unsafe extern "C" fn(libc::c_int, libc::c_int) -> libc::c_int;
@@ -382,9 +381,7 @@ pub unsafe extern "C" fn shmat(
 const GUARD_INSTALL: libc::c_int = 102;
 
 /// `madvise(2)`. The kernel drops what is where a guard is put and tells nobody; so what is in
-/// tiers comes home first. And `MADV_FREE` on memory that is followed drops its pages at once, as
-/// it may: the kernel would announce that and then leave them where they are, so that nobody could
-/// tell when they may be moved, and all of it that is written again would stay in DRAM for good.
+/// tiers comes home first. What is given up by `MADV_FREE` is dropped or left (`lazily.rs`).
 ///
 /// # Safety
 /// As for libc's.
@@ -403,48 +400,9 @@ pub unsafe extern "C" fn madvise(
     let call = || asked(start, len, advice);
     match advice {
         GUARD_INSTALL => forks::while_let_go(start, len, call).unwrap_or_else(call),
-        libc::MADV_FREE => give_up(start, len, asked),
+        libc::MADV_FREE => lazily::give_up(start, len, asked),
         _ => call(),
     }
-}
-
-/// Gives up the pages of a range by `asked`, which is madvise: at once what is followed, and lazily
-/// the rest.
-fn give_up(
-    start: u64,
-    len: u64,
-    asked: impl Fn(u64, u64, libc::c_int) -> libc::c_int,
-) -> libc::c_int {
-    let len_of_pages = len.checked_next_multiple_of(PAGE_BYTES as u64);
-    let end = len_of_pages.and_then(|len| start.checked_add(len));
-    // What a filter of system calls may forbid to ask is not asked.
-    let runtime = || forks::runtime().filter(|_| !offspring::has_filter());
-    let is_range = start.is_multiple_of(PAGE_BYTES as u64) && len > 0;
-    let (Some(rt), Some(end), true) = (runtime(), end, is_range) else {
-        return asked(start, len, libc::MADV_FREE);
-    };
-    // All of it private anonymous memory that we follow, by the word of the kernel.
-    let is_followed = |at: u64, end: u64| {
-        rt.table.get(at).is_some_and(|region| region.is_registered(page_index(at)))
-            && rt.uffd.is_registered(at, end - at, rt.unreadable) == Ok(true)
-    };
-    let behind = |at: u64| ((at / REGION_BYTES + 1) * REGION_BYTES).min(end);
-    let mut at = start;
-    while at < end {
-        // As many regions at a time as are alike.
-        let is_ours = is_followed(at, behind(at));
-        let mut until = behind(at);
-        while until < end && is_followed(until, behind(until)) == is_ours {
-            until = behind(until);
-        }
-        let advice = if is_ours { libc::MADV_DONTNEED } else { libc::MADV_FREE };
-        let result = asked(at, until - at, advice);
-        if result != 0 {
-            return result;
-        }
-        at = until;
-    }
-    0
 }
 
 /// `daemon(3)`: glibc's ends the parent by an internal `_exit` that does not pass here.

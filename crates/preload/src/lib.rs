@@ -22,6 +22,7 @@ pub mod forks;
 pub mod hurry;
 pub mod interpose;
 pub mod kept;
+pub mod lazily;
 pub mod link;
 pub mod loader;
 pub mod locked;

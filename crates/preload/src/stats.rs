@@ -110,6 +110,8 @@ pub struct Stats {
     pub stalled_ns: AtomicU64,
     /// The part of it that is waking.
     pub waking_ns: AtomicU64,
+    /// The part of it that was for fresh memory.
+    pub fresh_ns: AtomicU64,
     /// What waking takes now, for a fault.
     pub fault_overhead_ns: AtomicU64,
     /// What it took at start, in a loop.
@@ -140,6 +142,7 @@ impl Default for Stats {
             given_up_pages: zero(),
             stalled_ns: zero(),
             waking_ns: zero(),
+            fresh_ns: zero(),
             fault_overhead_ns: zero(),
             waking_at_start_ns: zero(),
             filling_at_start_ns: zero(),

@@ -13,6 +13,7 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) fn application(answer: &Value) -> String {
     let mut out = head(answer);
     let w = &mut out;
+    lost(w, answer);
     budget(w, answer);
     if let Some(gap) = answer["gap"].as_f64() {
         let _ =
@@ -159,6 +160,24 @@ fn head(answer: &Value) -> String {
         text(&policy["preset"]),
         text(&policy["why"])
     )
+}
+
+/// What the last window took from the program, by cause.
+fn lost(w: &mut String, answer: &Value) {
+    let lost = &answer["lost"];
+    let Some(running_ms) = lost["running_ms"].as_f64().filter(|ms| *ms > 0.0) else {
+        return;
+    };
+    let share = |cause: &str| number(&lost[cause]) / running_ms * 100.0;
+    let causes = ["tiers_ms", "watching_ms", "fresh_ms", "processor_ms"].map(share);
+    let [tiers, watching, fresh, processor] = causes;
+    let all: f64 = causes.iter().sum();
+    let _ = writeln!(
+        w,
+        "  lost      {all:.2} % of {running_ms:.0} ms in the last window: {tiers:.2} waiting for \
+         tiers, {watching:.2} for samples, {fresh:.2} for fresh memory, {processor:.2} of \
+         processor time"
+    );
 }
 
 fn budget(w: &mut String, answer: &Value) {

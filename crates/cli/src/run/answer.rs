@@ -67,6 +67,7 @@ impl Asked<'_> {
             "supervisor_pid": std::process::id(),
             "window": last.report.window,
             "window_s": config.run.window_s,
+            "lost": said("lost"),
             "policy": {
                 "kind": said("policy"),
                 "preset": said("preset"),

@@ -17,7 +17,7 @@ use terrace_core::cost::{
 use terrace_core::hotness::{RegionHistory, WindowSeen};
 use terrace_core::latency::Latency;
 use terrace_core::looks::Watching;
-use terrace_core::plan::{Plan, Policy, RegionView, Why};
+use terrace_core::plan::{Measured, Plan, Policy, RegionView, Why};
 use terrace_core::shrink::{TierAverage, ZSMALLOC_OVERHEAD};
 use terrace_core::tier::{MediumKind, Pool, TierId, TierSpec};
 use terrace_core::wire::{
@@ -29,7 +29,7 @@ use super::cold_age;
 use super::decisions::{Decisions, Known as Weighed};
 use super::kernel_two_tier::KernelTwoTier;
 use super::memory_limit;
-use super::pressure::{service_ns, Meter};
+use super::pressure::{lost, service_ns, Meter};
 use super::recording::{self, Known};
 use super::session::Shared;
 use super::signals;
@@ -71,6 +71,8 @@ pub(super) struct Application {
     /// Where plans are carried out by the kernel instead of the runtime.
     kernel: Option<KernelTwoTier>,
     meter: Meter,
+    /// What the last window did to the program.
+    measured: Option<Measured>,
     /// Whether it was said that the budget of money cannot be kept.
     said_over: bool,
     /// By compressed tier.
@@ -96,6 +98,7 @@ impl Application {
             weighed: Weighed::default(),
             pid,
             meter: Meter::new(pid),
+            measured: None,
             command: command_of(pid),
             stream,
             buffer: Vec::new(),
@@ -161,7 +164,8 @@ impl Application {
                 break;
             }
             // One that has hung up may have said why, and has ended otherwise.
-            let _ = self.send(&ToRuntime::Window(window + 1));
+            let spare_bytes = memory_limit::spare_bytes(self.pid);
+            let _ = self.send(&ToRuntime::Window { number: window + 1, spare_bytes });
             let report = match self.receive() {
                 Ok(Some(FromRuntime::Report(r))) => self.as_placed(*r),
                 Ok(Some(FromRuntime::Refused(why))) => bail!("{why}"),
@@ -286,6 +290,7 @@ impl Application {
         let tiers = self.costs(report);
         let before = self.last.as_ref().map(|(report, cpu_ns)| (report, *cpu_ns));
         let measured = self.meter.window(report, self.planner_cpu_ns, before);
+        self.measured = measured;
         if self.shared.recorder.is_some() {
             let (regions, costs) = (regions.clone(), tiers.clone());
             self.known = Some(Known { regions, costs, measured });
@@ -540,6 +545,7 @@ impl Application {
             "usd_per_month": money.usd_per_month,
             "usd_saved_per_month": money.usd_saved_real,
             "stalled_ms": ms(report.stalled_ns, before.map(|b| b.stalled_ns)),
+            "lost": before.zip(self.measured).map(|(before, m)| lost(report, before, &m)),
             "terrace_cpu_ms": ms(cpu_ns, cpu_before),
             "fault_service_ms": ms(service_ns(report), before.map(service_ns)),
             "plan": {

@@ -1,4 +1,5 @@
-//! Whether a process is at the limit of its memory: its cgroup's, or that of one above.
+//! How far a process is from the limit of its memory: its cgroup's, or that of one above; and how
+//! far the machine is.
 //!
 //! Both versions of cgroups are read. What counts is memory that the kernel cannot simply drop: the
 //! page cache fills every cgroup to its limit sooner or later, and that is no distress.
@@ -14,8 +15,40 @@ const NEAR: u64 = 64;
 
 /// Whether process `pid` is at its limit. What cannot be read limits nothing.
 pub(super) fn is_reached(pid: u32) -> bool {
+    limits(pid).any(|limit| limit.used >= limit.most - limit.most / NEAR)
+}
+
+/// Memory that process `pid` may have beyond what it has before a limit is reached, or the machine
+/// is out of it, in bytes. 0 where that cannot be read.
+pub(super) fn spare_bytes(pid: u32) -> u64 {
+    let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    limits(pid).map(Limit::spare).fold(available_bytes(&machine), u64::min)
+}
+
+/// What the kernel takes to be available, from `/proc/meminfo`.
+fn available_bytes(meminfo: &str) -> u64 {
+    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = kib.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map_or(0, |kib| kib.saturating_mul(1024))
+}
+
+/// The limits that hold for process `pid`.
+fn limits(pid: u32) -> impl Iterator<Item = Limit> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    groups_of(&groups, Path::new(ROOT)).iter().any(|group| is_full(group).unwrap_or(false))
+    groups_of(&groups, Path::new(ROOT)).into_iter().filter_map(|group| limit_of(&group))
+}
+
+/// A limit, and how much is used of it, the page cache aside, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Limit {
+    most: u64,
+    used: u64,
+}
+
+impl Limit {
+    fn spare(self) -> u64 {
+        self.most.saturating_sub(self.used)
+    }
 }
 
 /// The folders of the memory controller for the lines of `/proc/PID/cgroup`, with those above.
@@ -44,8 +77,8 @@ fn groups_of(lines: &str, root: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Whether a group is at its limit; `None` if it has none, or is none.
-fn is_full(group: &Path) -> Option<bool> {
+/// A group's limit; `None` if it has none, or is none.
+fn limit_of(group: &Path) -> Option<Limit> {
     let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let (most, used, prefix) = match number("memory.max") {
         // "max" is no number: no limit.
@@ -61,7 +94,7 @@ fn is_full(group: &Path) -> Option<bool> {
         line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0)
     };
     let cache = of("active_file") + of("inactive_file");
-    Some(used.saturating_sub(cache) >= most - most / NEAR)
+    Some(Limit { most, used: used.saturating_sub(cache) })
 }
 
 #[cfg(test)]
@@ -89,13 +122,13 @@ mod tests {
         let group = folder.path().join("two");
         let stat = "anon 900\nactive_file 30\ninactive_file 70\n";
         write(&group, &[("memory.max", "1024\n"), ("memory.stat", stat)]);
-        assert_eq!(is_full(&group), None);
+        assert_eq!(limit_of(&group), None);
         write(&group, &[("memory.current", "1024\n")]);
-        assert_eq!(is_full(&group), Some(false));
+        assert_eq!(limit_of(&group), Some(Limit { most: 1024, used: 924 }));
         write(&group, &[("memory.stat", "active_file 10\ninactive_file 6\n")]);
-        assert_eq!(is_full(&group), Some(true));
+        assert_eq!(limit_of(&group).map(Limit::spare), Some(16));
         write(&group, &[("memory.max", "max\n")]);
-        assert_eq!(is_full(&group), None);
+        assert_eq!(limit_of(&group), None);
     }
 
     #[test]
@@ -104,8 +137,18 @@ mod tests {
         let limit = ("memory.limit_in_bytes", "640\n");
         let stat = ("memory.stat", "active_file 500\ntotal_active_file 9\ntotal_inactive_file 0\n");
         write(folder.path(), &[limit, stat, ("memory.usage_in_bytes", "639\n")]);
-        assert_eq!(is_full(folder.path()), Some(true));
-        write(folder.path(), &[("memory.usage_in_bytes", "638\n")]);
-        assert_eq!(is_full(folder.path()), Some(false));
+        assert_eq!(limit_of(folder.path()), Some(Limit { most: 640, used: 630 }));
+    }
+
+    #[test]
+    fn what_is_to_spare_is_what_is_least() {
+        let meminfo = "MemTotal:       100 kB\nMemAvailable:       64 kB\nBuffers: 1 kB\n";
+        assert_eq!(available_bytes(meminfo), 64 << 10);
+        assert_eq!(available_bytes("MemAvailable: many kB\n"), 0);
+        assert_eq!(Limit { most: 10, used: 12 }.spare(), 0);
+        // This machine has some, and nobody has more than the machine.
+        let machine = available_bytes(&fs::read_to_string("/proc/meminfo").unwrap());
+        let spare = spare_bytes(std::process::id());
+        assert!(spare > 0 && spare < machine * 2, "{spare} {machine}");
     }
 }

@@ -7,6 +7,8 @@
 
 use std::time::Instant;
 
+use serde_json::{json, Value};
+
 use super::queued::Queued;
 use terrace_core::plan::Measured;
 use terrace_core::wire::Report;
@@ -104,6 +106,21 @@ pub(super) fn service_ns(report: &Report) -> u64 {
     report.stalled_ns.saturating_sub(report.waking_ns)
 }
 
+/// What a window took from the application, by cause, in milliseconds: what is held against
+/// `--max-slowdown`, and the running time that it is held against.
+pub(super) fn lost(report: &Report, before: &Report, measured: &Measured) -> Value {
+    let since = |of: fn(&Report) -> u64| of(report).saturating_sub(of(before)) as f64;
+    let in_tiers = |r: &Report| r.tiers.iter().map(|t| t.fault_ns_total).sum::<u64>();
+    let (stalled, tiers, fresh) = (since(|r| r.stalled_ns), since(in_tiers), since(|r| r.fresh_ns));
+    json!({
+        "running_ms": measured.running_ns / 1e6,
+        "tiers_ms": tiers / 1e6,
+        "fresh_ms": fresh / 1e6,
+        "watching_ms": (stalled - tiers - fresh).max(0.0) / 1e6,
+        "processor_ms": measured.taken_ns() / 1e6,
+    })
+}
+
 /// `utime` + `stime` of `/proc/PID/stat`. The command's name before them may contain anything.
 fn process_ticks(stat: &str) -> Option<u64> {
     let after = &stat[stat.rfind(')')? + 1..];
@@ -148,6 +165,26 @@ mod tests {
         assert_eq!(contention(0.6, 1e8, Some(3e7)), 0.3);
         assert_eq!(contention(0.6, 1e8, Some(3e9)), 0.6);
         assert_eq!(contention(0.6, 1e8, Some(0.0)), 0.15);
+    }
+
+    #[test]
+    fn what_a_window_lost_is_told_by_cause() {
+        let report = |stalled_ns, fault_ns_total, fresh_ns| Report {
+            stalled_ns,
+            fresh_ns,
+            tiers: vec![TierReport { fault_ns_total, ..TierReport::default() }; 2],
+            ..Report::default()
+        };
+        let measured =
+            Measured { running_ns: 9e8, cpu_ns: 1e7, contention: 0.5, ..Measured::default() };
+        let before = report(5_000_000, 1_000_000, 2_000_000);
+        let told = lost(&report(15_000_000, 3_000_000, 4_500_000), &before, &measured);
+        let wanted = [900.0, 4.0, 2.5, 3.5, 5.0];
+        let causes = ["running_ms", "tiers_ms", "fresh_ms", "watching_ms", "processor_ms"];
+        assert_eq!(causes.map(|cause| told[cause].as_f64().unwrap_or(-1.0)), wanted);
+        // A mean that is kept of a tier's latencies may be a little more than what was waited.
+        let odd = lost(&report(6_000_000, 2_000_000, 2_000_000), &before, &measured);
+        assert_eq!(odd["watching_ms"], 0.0);
     }
 
     #[test]

@@ -69,9 +69,11 @@ fn every_message_survives_the_wire() {
         ..Hello::of_version(VERSION, 9, 1)
     };
     let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
-    for m in
-        [ToRuntime::Configure(configure), ToRuntime::Window(7), ToRuntime::Plan(vec![entry; 3])]
-    {
+    for m in [
+        ToRuntime::Configure(configure),
+        ToRuntime::Window { number: 7, spare_bytes: 9 << 40 },
+        ToRuntime::Plan(vec![entry; 3]),
+    ] {
         assert_eq!(ToRuntime::decode(body(&m.encode())), Ok(m));
     }
     let mut shrunk = Shrunk::default();
@@ -92,6 +94,7 @@ fn every_message_survives_the_wire() {
         }],
         rss_bytes: 1,
         waking_ns: 11,
+        fresh_ns: 5,
         fault_overhead_ns: 12,
         given_up_pages: 13,
         reused_pages: 14,

@@ -6,10 +6,11 @@
 //! [`AHEAD_MAX`], in one `UFFDIO_COPY`. Scattered faults bring nothing along: what they would
 //! bring is seldom wanted (docs/fault-path.md has the measurements).
 //!
-//! Fresh memory that is filled from one end to the other, as what a program allocates mostly is,
-//! would fault once a page as well. There the zero page is mapped into the next pages. That takes
-//! neither memory nor, once the way here is made, time worth mentioning, and what is written there
-//! later is the kernel's own fault.
+//! Fresh memory would fault once a page as well, and what a program allocates is mostly filled from
+//! one end to the other, many blocks side by side. There the zero page is mapped into the next
+//! pages, 16 with the first fault, 32 and 64 with those that follow it. That takes neither memory
+//! nor, once the way here is made, time worth mentioning, and what is written there later is the
+//! kernel's own fault.
 
 use super::{Pager, Served};
 use crate::region::{page_index, Region};
@@ -24,8 +25,13 @@ use terrace_store::Page;
 pub(super) const AHEAD_MAX: usize = 16;
 /// Fresh pages for each page that a run would bring along from a tier: 64 at most.
 const FRESH_TIMES: usize = 4;
+/// With a fresh page that lies in no run come as many as with a page from a tier that is in its
+/// second step.
+const FRESH_FIRST: usize = 4;
 /// Runs followed at a time, for as many threads that scan.
 const RUNS: usize = 8;
+/// The same of fresh memory: a table's columns, say, each a block of its own, are filled at a time.
+const FRESH_RUNS: usize = 32;
 /// A run skips over so many pages that are at home.
 const SKIP_MAX: usize = 32;
 
@@ -40,13 +46,24 @@ struct Run {
 }
 
 /// The runs that the latest faults belong to.
-#[derive(Debug, Default)]
-pub(super) struct Runs {
-    runs: [Run; RUNS],
+#[derive(Debug)]
+pub(super) struct Runs<const N: usize> {
+    runs: [Run; N],
     turn: usize,
 }
 
-impl Runs {
+/// Of pages from tiers.
+pub(super) type Stored = Runs<RUNS>;
+/// Of fresh pages.
+pub(super) type Fresh = Runs<FRESH_RUNS>;
+
+impl<const N: usize> Default for Runs<N> {
+    fn default() -> Runs<N> {
+        Runs { runs: [Run::default(); N], turn: 0 }
+    }
+}
+
+impl<const N: usize> Runs<N> {
     /// How many pages to bring along with a fault on `page`.
     fn wanted(&self, page: u64) -> usize {
         match self.runs.iter().find(|r| r.next == page) {
@@ -65,7 +82,7 @@ impl Runs {
                 (run, proved)
             }
             None => {
-                self.turn = (self.turn + 1) % RUNS;
+                self.turn = (self.turn + 1) % N;
                 (&mut self.runs[self.turn], 0)
             }
         };
@@ -164,16 +181,17 @@ impl Pager {
         Served::Done
     }
 
-    /// Maps the zero page behind page `i`, which was fresh and has been filled, if it lies in a
-    /// run.
+    /// Maps the zero page behind page `i`, which was fresh and has been filled.
     ///
     /// What is at home and not there is held by nobody, as for the fault itself: pages leave the
     /// application on this thread only. Where they are taken out with its threads stopped, by
     /// movers, that is not so, and each page is left to its own fault.
     pub(super) fn fill_fresh(&mut self, region: &Region, i: usize) {
         let page = region.address(i);
-        let may = self.uffd.can_move() && self.children.is_empty();
-        let wanted = if may { self.runs.wanted(page) } else { 0 };
+        if !self.uffd.can_move() || !self.children.is_empty() {
+            return;
+        }
+        let wanted = self.fresh_runs.wanted(page).max(FRESH_FIRST);
         let first = i + 1;
         let end = (first + FRESH_TIMES * wanted).min(REGION_PAGES);
         let is_fresh =
@@ -189,8 +207,7 @@ impl Pager {
                 region.replace(k, w, w.zap_done());
             }
         }
-        let proved = self.runs.served(page, wanted, 0, region.address(first + filled));
-        region.faults.fetch_add(proved, Ordering::Relaxed);
+        self.fresh_runs.served(page, wanted, 0, region.address(first + filled));
     }
 
     /// Decodes up to `wanted` pages after page `i` into the batch, behind page `i` itself, and
@@ -244,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_run_brings_more_and_more_and_scattered_faults_nothing() {
-        let mut runs = Runs::default();
+        let mut runs = Stored::default();
         let mut at = 100 * P;
         let mut brought = Vec::new();
         for _ in 0..6 {
@@ -264,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_came_along_is_proved_by_the_next_fault_of_its_run() {
-        let mut runs = Runs::default();
+        let mut runs = Stored::default();
         assert_eq!(runs.served(P, 0, 0, 2 * P), 0);
         assert_eq!(runs.served(2 * P, 2, 2, 5 * P), 0);
         assert_eq!(runs.served(9 * P, 0, 0, 10 * P), 0, "another run proves nothing");
@@ -274,7 +291,7 @@ mod tests {
 
     #[test]
     fn runs_side_by_side_do_not_disturb_each_other() {
-        let mut runs = Runs::default();
+        let mut runs = Stored::default();
         let threads = RUNS as u64;
         for step in 0..3u64 {
             for thread in 0..threads {

@@ -14,7 +14,7 @@
 //! A load that is void may read an object that was freed under it. That its result has no meaning
 //! does not matter, since nobody looks at it.
 
-use super::{unreadable, Pager, Served};
+use super::{unreadable, Pager, Served, Source};
 use crate::loader::PLACES;
 use crate::region::Region;
 use crate::sys::thread;
@@ -133,7 +133,7 @@ impl Pager {
             region.replace(i, restoring, restoring.home(Some(rt.window_stamp())));
             rt.forget(stored);
             region.faults.fetch_add(1, Ordering::Relaxed);
-            self.count_fault(stored.tier(), thread::now_ns() - start_ns);
+            self.count_fault(Source::Tier(stored.tier()), thread::now_ns() - start_ns);
             break;
         }
         self.pending.0[place] = None;

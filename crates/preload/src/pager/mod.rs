@@ -73,7 +73,8 @@ pub struct Pager {
     encoded: Box<[u8; PAGE_BYTES]>,
     page: Box<[u8; PAGE_BYTES]>,
     /// Recognises scans, and brings along what they will want.
-    runs: ahead::Runs,
+    runs: ahead::Stored,
+    fresh_runs: ahead::Fresh,
     batch: ahead::Batch,
     coldness: waking::Coldness,
     /// Where mappings were moved lately.
@@ -109,6 +110,27 @@ enum Served {
     Later,
 }
 
+/// Where a page came from that somebody waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// From a tier: it was decoded.
+    Tier(TierId),
+    /// From a slot, where it lay as it was: as a sample, or on its way into a tier.
+    Slot,
+    /// From nowhere: fresh memory.
+    Nowhere,
+}
+
+impl Source {
+    /// Of a page that is not at home.
+    fn word(w: PageWord) -> Source {
+        match w.state() {
+            PageState::Stored | PageState::Same => Source::Tier(w.tier()),
+            _ => Source::Slot,
+        }
+    }
+}
+
 impl Pager {
     /// A pager that is ready to run. Everything it will ever allocate is allocated here.
     pub fn new(rt: &'static Runtime, uffd: &'static Uffd, decoders: DecoderSet) -> Pager {
@@ -121,7 +143,8 @@ impl Pager {
             decoders,
             encoded: Box::new([0; PAGE_BYTES]),
             page: Box::new([0; PAGE_BYTES]),
-            runs: ahead::Runs::default(),
+            runs: ahead::Stored::default(),
+            fresh_runs: ahead::Fresh::default(),
             batch: ahead::Batch::default(),
             coldness: waking::Coldness::default(),
             arrivals: order::Arrivals::default(),
@@ -182,13 +205,13 @@ impl Pager {
             Event::Fault { address, wp: true, .. } if self.answer(address) => {}
             Event::Fault { address, write, tid, .. } => {
                 let start_ns = thread::now_ns();
-                let tier = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
+                let from = self.fault(address & !(PAGE_BYTES as u64 - 1), write);
                 let end_ns = thread::now_ns();
                 // The thread runs from the moment its page is there, if that moment is known.
                 let woke_ns = if self.woke_ns > start_ns { self.woke_ns } else { end_ns };
                 self.woke_ns = end_ns;
-                if let Some(tier) = tier {
-                    self.count_fault(tier, woke_ns - start_ns);
+                if let Some(from) = from {
+                    self.count_fault(from, woke_ns - start_ns);
                 }
                 if end_ns - self.followed_at_ns > FOLLOW_EVERY_NS {
                     self.followed_at_ns = end_ns;
@@ -199,9 +222,8 @@ impl Pager {
         }
     }
 
-    /// Serves one missing page. Returns the tier whose pool it came from, DRAM for all that needed
-    /// no decoding; `None` if it will come later.
-    fn fault(&mut self, page: u64, write: bool) -> Option<TierId> {
+    /// Serves one missing page. Returns where it came from; `None` if it will come later.
+    fn fault(&mut self, page: u64, write: bool) -> Option<Source> {
         let i = page_index(page);
         loop {
             // Looked up anew each time: a change handled meanwhile may have brought the region.
@@ -225,10 +247,10 @@ impl Pager {
                 Served::Again => {}
                 Served::Later => return None,
                 Served::Done => {
-                    let from_tier = |w: PageWord| {
-                        matches!(w.state(), PageState::Stored | PageState::Same).then(|| w.tier())
-                    };
-                    return Some(found.and_then(|(_, w)| from_tier(w)).unwrap_or(TierId::DRAM));
+                    return Some(match found {
+                        Some((_, w)) if w.state() != PageState::Home => Source::word(w),
+                        _ => Source::Nowhere,
+                    });
                 }
             }
         }
@@ -457,12 +479,16 @@ impl Pager {
         }
     }
 
-    fn count_fault(&mut self, tier: TierId, service_ns: u64) {
+    fn count_fault(&mut self, from: Source, service_ns: u64) {
         let overhead = stats::get(&self.rt.stats.fault_overhead_ns);
         stats::add(&self.rt.stats.stalled_ns, service_ns + overhead);
         stats::add(&self.rt.stats.waking_ns, overhead);
-        if tier != TierId::DRAM {
-            self.rt.stats.tiers[tier.index()].fault_ns.record(service_ns + overhead);
+        match from {
+            Source::Tier(tier) => {
+                self.rt.stats.tiers[tier.index()].fault_ns.record(service_ns + overhead);
+            }
+            Source::Nowhere => stats::add(&self.rt.stats.fresh_ns, service_ns + overhead),
+            Source::Slot => {}
         }
     }
 
