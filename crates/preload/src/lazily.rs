@@ -8,7 +8,7 @@
 //! ... unless it is given up over and over. An allocator that hands the same blocks out again is
 //! spared their faults and their zeroing by `MADV_FREE`; that is what it is for. To drop them each
 //! time cost DuckDB two to three per cent of its time (docs/fault-path.md). What is given up again
-//! within [`AGAIN_MS`] is left as it is: no call, no event, no mark. It stays memory like any
+//! within five seconds is left as it is: no call, no event, no mark. It stays memory like any
 //! other, which the tracker watches and plans may take down, garbage or not.
 //!
 //! What is left so cannot be reclaimed by the kernel, as it could be after `MADV_FREE`, and a
