@@ -35,9 +35,9 @@ def plan(entries: Iterable[tuple[int, int]]) -> bytes:
     return message(PLAN, struct.pack("<I", len(lines)) + b"".join(lines))
 
 
-def window(number: int) -> bytes:
-    """Closes the open window, and opens this one."""
-    return message(WINDOW, struct.pack("<I", number))
+def window(number: int, spare_bytes: int = 0) -> bytes:
+    """Closes the open window, and opens this one; so much memory is to spare."""
+    return message(WINDOW, struct.pack("<IQ", number, spare_bytes))
 
 
 class Planner:

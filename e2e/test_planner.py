@@ -29,7 +29,7 @@ from harness import (
     terrace_binary,
     wait_until,
 )
-from planner import CONFIGURE, HELLO, PLAN, Planner, message, plan, seed, window
+from planner import CONFIGURE, HELLO, PLAN, WINDOW, Planner, message, plan, seed, window
 
 Compiler = Callable[..., Path]
 
@@ -307,7 +307,8 @@ def nonsense(in_force: bytes) -> dict[str, tuple[bytes, str]]:
         "tier beyond all": (plan([(REGION, 16)]), unreadable),
         "tier that there is not": (plan([(REGION, 15)]), "a tier that there is not"),
         "configured twice": (message(CONFIGURE, in_force), "configured it twice"),
-        "bytes after the end": (message(2, struct.pack("<I", 7) + b"x"), unreadable),
+        "window cut short": (message(WINDOW, window(7)[5:-1]), unreadable),
+        "bytes after the end": (message(WINDOW, window(7)[5:] + b"x"), unreadable),
     }
 
 
