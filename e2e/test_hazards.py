@@ -228,6 +228,9 @@ def test_free_again(sandbox: Sandbox, program: Compiler) -> None:
     face(sandbox, program("free_again"))
 
 
+@pytest.mark.skipif(
+    STOPS_THREADS or KERNEL < (6, 8), reason="filled page by page, its regions are left alone there"
+)
 def test_free_churn(sandbox: Sandbox, program: Compiler) -> None:
     """What is given up and used again all the time is left where it is, up to a limit."""
     face(sandbox, program("free_churn"))
