@@ -180,6 +180,8 @@ def test_the_application_as_a_whole(explained: Explained) -> None:
     left = told["budget"]["allowed"] - told["budget"]["spent"]
     assert told["budget"]["left"] == pytest.approx(left)
     assert told["usd_per_stall_s"] > 0
+    assert told["lost"]["running_ms"] > 0
+    assert all(ms >= 0 for ms in told["lost"].values())
     stored = sum(tier["pages"] for tier in told["tiers"][1:])
     assert stored >= AREA_PAGES * 3 // 4
     # The hot area is the most that is left, and it is in use.
@@ -198,8 +200,8 @@ def test_the_application_as_a_whole(explained: Explained) -> None:
     assert len(explained.json("--top", "1")["groups"]) <= 2
 
     text = explained.text()
-    for part in ("budget", "a second of waiting is worth", "what keeps it from saving more",
-                 "hindsight", "the last plans"):  # fmt: skip
+    for part in ("in the last window:", "budget", "a second of waiting is worth",
+                 "what keeps it from saving more", "hindsight", "the last plans"):  # fmt: skip
         assert part in text, text
     # The session's own id will do as long as it has one program.
     by_session = explained.sandbox.terrace("explain", str(explained.run.pid), "--json")

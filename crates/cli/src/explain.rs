@@ -31,11 +31,11 @@ const JSON_HELP: &str = "\
 JSON (--json), for an application:
   pid, command, supervisor_pid, window, window_s   who, and the window of the last plan
   policy        kind, preset, alpha, max_slowdown, threshold, cooling_windows, why (a sentence)
+  lost          what the last window took from the program, as in docs/timeline.md; null if that
+                is not known
   usd_per_stall_s   what a second of waiting is worth to the plan, US dollars;
                 usd_per_stall_s_is_from_plan: else it is the default, a second of a core at 8
                 times the price of a GiB of DRAM
-  lost          what the last window took from the program, as in docs/timeline.md; null if that
-                is not known
   budget        of (time, money or data), unit, allowed, spent, left; with a slowdown also
                 slowdown_accepted and slowdown_newest, as shares; null if there is none
   gap           how far the plan may be from the best one, a share; null if not known

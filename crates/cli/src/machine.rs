@@ -42,19 +42,13 @@ impl Machine {
             })
         };
         let processors = cpuinfo.lines().filter(|l| l.starts_with("processor")).count();
-        let memory_kib: u64 = read("proc/meminfo")
-            .lines()
-            .find_map(|l| {
-                l.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse().ok()
-            })
-            .unwrap_or(0);
         let kernel = read("proc/sys/kernel/osrelease").trim().to_owned();
         Machine {
             cpu_model: field("model name")
                 .or_else(|| field("CPU part"))
                 .unwrap_or_else(|| "unknown".into()),
             cpus: u32::try_from(processors).unwrap_or(u32::MAX),
-            memory_bytes: memory_kib * 1024,
+            memory_bytes: meminfo_bytes(&read("proc/meminfo"), "MemTotal").unwrap_or(0),
             kernel: if kernel.is_empty() { "unknown".into() } else { kernel },
             arch: std::env::consts::ARCH.into(),
             is_virtual: field("flags")
@@ -78,9 +72,25 @@ impl Machine {
     }
 }
 
+/// What `/proc/meminfo` has under `key`, in bytes.
+pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn meminfo_is_read_key_by_key() {
+        let text = "MemTotal:       100 kB\nZswap:            7 kB\nZswapped:         9 kB\n";
+        let bytes = |key| meminfo_bytes(text, key);
+        assert_eq!((bytes("Zswap"), bytes("Zswapped")), (Some(7 << 10), Some(9 << 10)));
+        assert_eq!((bytes("MemAvailable"), bytes("Mem")), (None, None));
+        assert_eq!(meminfo_bytes("MemTotal: many kB\n", "MemTotal"), None);
+    }
 
     #[test]
     fn reads_a_proc_tree() {

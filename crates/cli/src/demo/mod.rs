@@ -22,6 +22,7 @@ pub mod sys;
 mod table;
 mod timeline;
 
+use crate::machine::meminfo_bytes;
 use crate::preset::Preset;
 use anyhow::{bail, ensure, Context, Result};
 use content::{Content, VALUE_LEN_MAX, VALUE_LEN_MIN};
@@ -307,10 +308,9 @@ fn prepare_parent(file: &Path) -> Result<()> {
 /// Redis, its overhead, the corpus and room for staging must fit, or the kernel would decide.
 fn need_memory(data_bytes: usize) -> Result<()> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
-    let kib = available.and_then(|t| t.split_whitespace().next()?.parse::<usize>().ok());
-    let (have, need) = (kib.unwrap_or(usize::MAX >> 10) << 10, data_bytes * 2);
-    let mib = |bytes: usize| bytes >> 20;
+    let have = meminfo_bytes(&meminfo, "MemAvailable").unwrap_or(u64::MAX);
+    let need = data_bytes as u64 * 2;
+    let mib = |bytes: u64| bytes >> 20;
     ensure!(
         have >= need,
         "{} MiB of memory are available, the demo needs about {}; use --quick or fewer --keys",

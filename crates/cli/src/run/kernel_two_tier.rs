@@ -26,6 +26,7 @@ use terrace_core::wire::{Report, TierReport};
 
 use super::pageout::{stand_back, Pages, Target, Whereabouts, PAGE_BYTES, REGION_PAGES};
 use super::signals;
+use crate::machine::meminfo_bytes;
 use crate::say;
 
 /// Never came back from swap.
@@ -260,8 +261,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// the machine's swap to itself.
 fn zswap_pool_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("Zswap:"));
-    line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
+    meminfo_bytes(&text, "Zswap").unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::machine::meminfo_bytes;
+
 /// Where cgroups are mounted, by convention.
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -22,14 +24,8 @@ pub(super) fn is_reached(pid: u32) -> bool {
 /// is out of it, in bytes. 0 where that cannot be read.
 pub(super) fn spare_bytes(pid: u32) -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    limits(pid).map(Limit::spare).fold(available_bytes(&machine), u64::min)
-}
-
-/// What the kernel takes to be available, from `/proc/meminfo`.
-fn available_bytes(meminfo: &str) -> u64 {
-    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = kib.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map_or(0, |kib| kib.saturating_mul(1024))
+    let available = meminfo_bytes(&machine, "MemAvailable").unwrap_or(0);
+    limits(pid).map(Limit::spare).fold(available, u64::min)
 }
 
 /// The limits that hold for process `pid`.
@@ -142,12 +138,10 @@ mod tests {
 
     #[test]
     fn what_is_to_spare_is_what_is_least() {
-        let meminfo = "MemTotal:       100 kB\nMemAvailable:       64 kB\nBuffers: 1 kB\n";
-        assert_eq!(available_bytes(meminfo), 64 << 10);
-        assert_eq!(available_bytes("MemAvailable: many kB\n"), 0);
         assert_eq!(Limit { most: 10, used: 12 }.spare(), 0);
         // This machine has some, and nobody has more than the machine.
-        let machine = available_bytes(&fs::read_to_string("/proc/meminfo").unwrap());
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+        let machine = meminfo_bytes(&meminfo, "MemAvailable").unwrap();
         let spare = spare_bytes(std::process::id());
         assert!(spare > 0 && spare < machine * 2, "{spare} {machine}");
     }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::record::{Cpu, Memory, Swap, Tier, Window};
 use crate::demo::sys::{clock_ticks_per_second, page_bytes};
+use crate::machine::meminfo_bytes;
 use crate::preset::DRAM_USD_PER_GIB_MONTH;
 use crate::threads;
 
@@ -35,11 +36,8 @@ impl Zswap {
     }
 
     fn parse(meminfo: &str) -> Zswap {
-        let bytes = |key: &str| {
-            let line = meminfo.lines().find_map(|l| l.strip_prefix(key));
-            line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
-        };
-        Zswap { pool_bytes: bytes("Zswap:"), held_bytes: bytes("Zswapped:") }
+        let bytes = |key: &str| meminfo_bytes(meminfo, key).unwrap_or(0);
+        Zswap { pool_bytes: bytes("Zswap"), held_bytes: bytes("Zswapped") }
     }
 
     /// What it takes beyond `before`, tables included.
