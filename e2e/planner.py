@@ -12,15 +12,16 @@ import socket
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 HELLO, REPORT, REFUSED = 65, 66, 67
 CONFIGURE, WINDOW, PLAN = 1, 2, 3
 # Version, pid, features, window and whether there is a configuration in force.
 HELLO_HEAD = struct.Struct("<IIQIB")
-# One region of a report without its ratios; its address comes first, and a set of tiers last.
-# Behind it come two bytes for each tier of that set.
-REGION_HEAD = struct.Struct("<QBHHBBHIH")
+# One region of a report without its ratios: address, tier, pages in memory, stored and resting,
+# samples, hits, what was in memory at first, faults, and a set of tiers. Behind it come two bytes
+# for each tier of that set.
+REGION_HEAD = struct.Struct("<QBHHHBBHIH")
 RATIO_BYTES = 2
 
 
@@ -35,9 +36,22 @@ def plan(entries: Iterable[tuple[int, int]]) -> bytes:
     return message(PLAN, struct.pack("<I", len(lines)) + b"".join(lines))
 
 
-def window(number: int, spare_bytes: int = 0) -> bytes:
-    """Closes the open window, and opens this one; so much memory is to spare."""
-    return message(WINDOW, struct.pack("<IQ", number, spare_bytes))
+def window(number: int, spare_bytes: int = 0, soon_windows: int = 0) -> bytes:
+    """Closes the open window, and opens this one.
+
+    So much memory is to spare, and who comes back within so many windows is in use.
+    """
+    return message(WINDOW, struct.pack("<IQB", number, spare_bytes, soon_windows))
+
+
+class Reported(NamedTuple):
+    """Some of what is reported of a region."""
+
+    tier: int
+    resident: int
+    stored: int
+    resting: int
+    faults: int
 
 
 class Planner:
@@ -95,17 +109,18 @@ class Planner:
         assert is_built == 1
         self.in_force = answer[1][HELLO_HEAD.size :]
 
-    def close_window(self, number: int | None = None) -> list[int]:
-        """Closes a window: the regions that the runtime reports."""
+    def close_window(self, number: int | None = None, soon_windows: int = 0) -> dict[int, Reported]:
+        """Closes a window: the regions that the runtime reports, by address."""
         self.number = self.number + 1 if number is None else number
-        self.send(window(self.number))
+        self.send(window(self.number, soon_windows=soon_windows))
         answer = self.receive()
         assert answer is not None and answer[0] == REPORT, answer
         _, count = struct.unpack_from("<II", answer[1])
-        regions, at = [], 8
+        regions, at = {}, 8
         for _ in range(count):
-            region, *_, with_ratios = REGION_HEAD.unpack_from(answer[1], at)
-            regions.append(region)
+            region, *said, with_ratios = REGION_HEAD.unpack_from(answer[1], at)
+            tier, resident, stored, resting, _, _, _, faults = said
+            regions[region] = Reported(tier, resident, stored, resting, faults)
             at += REGION_HEAD.size + RATIO_BYTES * with_ratios.bit_count()
         return regions
 

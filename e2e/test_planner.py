@@ -288,6 +288,53 @@ def test_a_planner_that_never_reads(sandbox: Sandbox, program: Compiler) -> None
             assert conclude(run, pid) < 1_000_000
 
 
+# ---- it says what is soon ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("soon_windows", [0, 2])
+def test_pages_in_use_of_a_cold_region(
+    sandbox: Sandbox, program: Compiler, soon_windows: int
+) -> None:
+    """They stay once they have shown it, if the planner says what that takes, and not for ever."""
+    hot_pages = (32 << 20) // 4096 // 32
+    with sandbox.start(program("hot_in_cold")) as run:
+        pid = start_pid(run)
+        orphan(run)
+        with Planner(door_of(sandbox, pid)) as planner:
+            planner.greet()
+
+            def faults(windows: int) -> list[int]:
+                seen = []
+                for _ in range(windows):
+                    regions = planner.close_window(soon_windows=soon_windows)
+                    planner.send(plan((region, 1) for region in regions))
+                    seen.append(sum(region.faults for region in regions.values()))
+                    time.sleep(0.15)
+                return seen
+
+            def is_down() -> bool:
+                faults(4)
+                return sum(r.stored for r in planner.close_window().values()) > hot_pages * 20
+
+            wait_until("it is in a tier", is_down)
+            faults(40)
+            # They cool for three windows, and come back in the fourth.
+            late = sum(faults(24))
+            usual = hot_pages * 24 / 4
+            if soon_windows == 0:
+                assert late > usual / 2, (late, usual)
+            else:
+                assert late < usual / 4, (late, usual)
+            # Others are in use now. Those that were go down, with the rest of their regions.
+            os.kill(pid, signal.SIGUSR1)
+            faults(80)
+            in_memory = planner.close_window(soon_windows=soon_windows).values()
+            assert sum(region.resting for region in in_memory) < hot_pages * 3 // 2, in_memory
+            assert sum(region.stored for region in in_memory) > hot_pages * 24, in_memory
+        os.kill(pid, signal.SIGTERM)
+        run.until("OK")
+
+
 # ---- it talks nonsense ---------------------------------------------------------------------------
 
 
@@ -390,7 +437,7 @@ def test_a_fuzzed_conversation(sandbox: Sandbox, program: Compiler) -> None:
             conversations += 1
             with Planner(door) as planner:
                 planner.greet()
-                regions = planner.close_window()
+                regions = list(planner.close_window())
                 assert regions, "the program's memory is not followed any more"
                 for _ in range(chance.randrange(1, 400)):
                     entries = [
@@ -401,7 +448,7 @@ def test_a_fuzzed_conversation(sandbox: Sandbox, program: Compiler) -> None:
                     sent += 1
                     if chance.random() < 0.05:
                         number = chance.choice((planner.number + 1, 0, chance.getrandbits(32)))
-                        regions = planner.close_window(number) or regions
+                        regions = list(planner.close_window(number)) or regions
                 raw = chance.choice((b"", chance.randbytes(chance.randrange(1, 300))))
                 if raw and chance.random() < 0.5:
                     raw = damaged(chance, plan([(r, 1) for r in regions]))

@@ -21,9 +21,9 @@
 //! no page there. Whoever drops a place has first moved the word on.
 //!
 //! Layout of the word: bits 0-2 state, bit 3 [`PageWord::zap_pending`], bit 4
-//! [`PageWord::is_incompressible`], bit 5 [`PageWord::is_kept`], bits 8-11 tier, bits 12-19 window
-//! stamp, bits 20-31 [`PageWord::carried`], bits 32-63 payload (pool handle, sample slot, fill
-//! pattern, or what an incompressible page held).
+//! [`PageWord::is_incompressible`], bit 5 [`PageWord::is_kept`], bits 6-7 [`PageWord::haste`], bits
+//! 8-11 tier, bits 12-19 window stamp, bits 20-31 [`PageWord::carried`], bits 32-63 payload (pool
+//! handle, sample slot, fill pattern, or what an incompressible page held).
 
 use crate::tier::{TierId, MAX_TIERS};
 
@@ -75,12 +75,21 @@ const STATE_MASK: u64 = 0x7;
 const ZAP_BIT: u64 = 1 << 3;
 const INCOMPRESSIBLE_BIT: u64 = 1 << 4;
 const KEPT_BIT: u64 = 1 << 5;
+const HASTE_SHIFT: u32 = 6;
+const HASTE_MASK: u64 = 0x3 << HASTE_SHIFT;
 const TIER_SHIFT: u32 = 8;
 const STAMP_SHIFT: u32 = 12;
 const STAMP_MASK: u64 = 0xff << STAMP_SHIFT;
 const CARRIED_SHIFT: u32 = 20;
 const CARRIED_MASK: u64 = 0xfff << CARRIED_SHIFT;
 const PAYLOAD_SHIFT: u32 = 32;
+
+/// From this [`PageWord::haste`] on a page is in use all the time.
+pub const IN_USE_HASTE: u8 = 2;
+/// How many times as long as others a page stays home, by its haste.
+const REST_TIMES: [u8; 4] = [1, 2, 6, 24];
+/// Longest rest, in windows: the window stamp has eight bits.
+const REST_MAX: u8 = 64;
 
 /// A page's state, packed. `PageWord::default()` is a page at home of which nothing is known.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -173,10 +182,34 @@ impl PageWord {
         (self.0 >> PAYLOAD_SHIFT) as u32
     }
 
-    /// The window, modulo 256, in which the page last came home by a fault or was refused.
+    /// The window, modulo 256, in which the page last came home by an access or was refused; of one
+    /// in a tier, in which it went there. 0: none that is known.
     #[inline]
     pub fn stamp(self) -> u8 {
         (self.0 >> STAMP_SHIFT) as u8
+    }
+
+    /// How often of late the page came back soon after it went down, 0 to 3. A region is placed as
+    /// a whole by what its pages do on average, and in one that is cold some may be in use all the
+    /// time, like those that an allocator has put small objects on.
+    #[inline]
+    pub fn haste(self) -> u8 {
+        ((self.0 & HASTE_MASK) >> HASTE_SHIFT) as u8
+    }
+
+    /// Windows that the page stays home once it came back, where others stay for `cooling`.
+    #[inline]
+    pub fn rest(self, cooling: u8) -> u8 {
+        let times = REST_TIMES[usize::from(self.haste())];
+        cooling.saturating_mul(times).min(REST_MAX).max(cooling)
+    }
+
+    /// Whether the page is home, and stays there because it came back not long ago.
+    #[inline]
+    pub fn is_resting(self, window_now: u8, cooling: u8) -> bool {
+        self.state() == PageState::Home
+            && self.stamp() != 0
+            && self.age(window_now) < self.rest(cooling)
     }
 
     /// Windows since [`Self::stamp`], modulo 256.
@@ -193,7 +226,7 @@ impl PageWord {
     #[inline]
     fn with(self, state: PageState, tier: TierId, payload: u32) -> PageWord {
         debug_assert!(tier.index() < MAX_TIERS);
-        let keep = self.0 & (STAMP_MASK | CARRIED_MASK);
+        let keep = self.0 & (STAMP_MASK | CARRIED_MASK | HASTE_MASK);
         PageWord(
             keep | state as u64
                 | u64::from(tier.0 & 0xf) << TIER_SHIFT
@@ -202,11 +235,11 @@ impl PageWord {
     }
 
     /// Whether a mover may take the page out of the application now, to bring it to `tier`.
-    /// `cooling` is the number of windows a page that came back must stay home; a tier that found
-    /// it incompressible leaves it alone for `retry_windows`.
+    /// `cooling` is the number of windows a page that came back must stay home, or more of them
+    /// ([`Self::rest`]); a tier that found it incompressible leaves it alone for `retry_windows`.
     #[inline]
     pub fn movable(self, tier: TierId, window_now: u8, cooling: u8, retry_windows: u8) -> bool {
-        let wait = if self.is_refused_by(tier) { retry_windows } else { cooling };
+        let wait = if self.is_refused_by(tier) { retry_windows } else { self.rest(cooling) };
         self.is_free_to_go() && (self.stamp() == 0 || self.age(window_now) >= wait)
     }
 
@@ -253,15 +286,23 @@ impl PageWord {
 
     /// Mover: the bytes are in `tier` under `handle`, or for a migration: they are now there
     /// instead of where the word says.
-    pub fn finish_store(self, tier: TierId, handle: u32) -> Option<PageWord> {
+    pub fn finish_store(self, tier: TierId, handle: u32, window_now: u8) -> Option<PageWord> {
         matches!(self.state(), PageState::Encoding | PageState::Stored | PageState::Same)
-            .then(|| self.with(PageState::Stored, tier, handle))
+            .then(|| self.went_down(window_now).with(PageState::Stored, tier, handle))
     }
 
     /// Mover: the page is `pattern` repeated.
-    pub fn finish_same(self, tier: TierId, pattern: u32) -> Option<PageWord> {
+    pub fn finish_same(self, tier: TierId, pattern: u32, window_now: u8) -> Option<PageWord> {
         matches!(self.state(), PageState::Encoding | PageState::Same)
-            .then(|| self.with(PageState::Same, tier, pattern))
+            .then(|| self.went_down(window_now).with(PageState::Same, tier, pattern))
+    }
+
+    fn went_down(self, window_now: u8) -> PageWord {
+        match self.state() {
+            PageState::Encoding => self.stamped(window_now),
+            // It went down before, and goes on to another tier.
+            _ => self,
+        }
     }
 
     /// Mover: the tier would not take it; it waits in staging to be returned. `incompressible` is
@@ -281,18 +322,32 @@ impl PageWord {
             .then(|| self.with_state(PageState::Restoring))
     }
 
-    /// Pager: the page is home. `window_now` is stamped if an access brought it back, so that it
-    /// is left alone for a while; `None` if nobody asked for it.
+    /// Pager: the page is home. `window_now` is stamped if an access brought it back, or came
+    /// near, so that it is left alone for a while; `None` if nobody asked for it.
     pub fn home(self, window_now: Option<u8>) -> PageWord {
         let w = match self.is_incompressible() {
             // With the tier that refused it, and the checksum.
             true => PageWord(self.with_state(PageState::Home).0 & !CARRIED_MASK),
-            false => PageWord(self.0 & STAMP_MASK),
+            false => PageWord(self.0 & (STAMP_MASK | HASTE_MASK)),
         };
-        match window_now {
-            Some(n) => w.stamped(n),
-            None => w,
+        match (window_now, self.state()) {
+            (Some(n), _) => w.stamped(n),
+            // When it went down says nothing any more.
+            (None, PageState::Restoring) => PageWord(w.0 & !STAMP_MASK),
+            (None, _) => w,
         }
+    }
+
+    /// Pager: the page is home from a tier, because it was touched itself. Within less than
+    /// `soon_windows` after it went down is soon.
+    pub fn came_back(self, window_now: u8, soon_windows: u8) -> PageWord {
+        let is_soon = self.stamp() != 0 && self.age(window_now) < soon_windows;
+        let haste = match is_soon {
+            true => (self.haste() + 1).min(REST_TIMES.len() as u8 - 1),
+            false => self.haste().saturating_sub(1),
+        };
+        let w = self.home(Some(window_now));
+        PageWord((w.0 & !HASTE_MASK) | u64::from(haste) << HASTE_SHIFT)
     }
 
     /// Pager: the application has dropped the page's content; what we held is void.
@@ -331,8 +386,8 @@ mod tests {
             ("stage", |w| w.stage(TierId(2)), &[Home]),
             ("sample", |w| w.sample(7), &[Home]),
             ("begin_encode", |w| w.begin_encode(), &[Staged]),
-            ("finish_store", |w| w.finish_store(TierId(2), 9), &[Encoding, Stored, Same]),
-            ("finish_same", |w| w.finish_same(TierId(2), 0), &[Encoding, Same]),
+            ("finish_store", |w| w.finish_store(TierId(2), 9, 1), &[Encoding, Stored, Same]),
+            ("finish_same", |w| w.finish_same(TierId(2), 0, 1), &[Encoding, Same]),
             ("refuse", |w| w.refuse(5, Some(1)), &[Encoding]),
             ("begin_restore", |w| w.begin_restore(), &[Staged, Encoding, Stored, Same]),
         ];
@@ -369,9 +424,10 @@ mod tests {
     #[test]
     fn fields_do_not_overlap() {
         let w = PageWord::default().stage(TierId(15)).unwrap().begin_encode().unwrap();
-        let w = w.finish_store(TierId(15), u32::MAX).unwrap();
+        let w = w.finish_store(TierId(15), u32::MAX, 255).unwrap();
         assert_eq!((w.state(), w.tier(), w.payload()), (PageState::Stored, TierId(15), u32::MAX));
-        assert!(!w.zap_pending() && !w.is_incompressible() && w.stamp() == 0);
+        assert!(!w.zap_pending() && !w.is_incompressible() && !w.is_kept());
+        assert_eq!((w.stamp(), w.haste()), (255, 0));
         let r = w.begin_restore().unwrap();
         assert_eq!((r.tier(), r.payload()), (TierId(15), u32::MAX), "the source stays named");
         assert_eq!(r.home(Some(7)).stamp(), 7);
@@ -387,6 +443,57 @@ mod tests {
         assert!(PageWord::default().movable(tier, 0, 2, 16), "a page never seen moves at once");
     }
 
+    /// The page, sent down in one window and touched in another.
+    fn down_and_back(w: PageWord, down: u8, back: u8) -> PageWord {
+        assert!(w.movable(TierId(3), down, 3, 16), "{w:?} in window {down}");
+        let w = w.stage(TierId(3)).unwrap().begin_encode().unwrap();
+        w.finish_store(TierId(3), 77, down).unwrap().begin_restore().unwrap().came_back(back, 2)
+    }
+
+    #[test]
+    fn a_page_that_comes_back_at_once_again_and_again_stays_longer() {
+        let rests = |w: PageWord| (w.haste(), w.rest(3));
+        let mut w = down_and_back(PageWord::default(), 9, 10);
+        assert_eq!(rests(w), (1, 6));
+        assert!(!w.movable(TierId(3), 15, 3, 16) && w.movable(TierId(3), 16, 3, 16));
+        assert!(w.is_resting(15, 3) && !w.is_resting(16, 3));
+        w = down_and_back(w, 16, 16);
+        assert_eq!(rests(w), (2, 18));
+        assert!(w.haste() >= IN_USE_HASTE);
+        w = down_and_back(w, 34, 35);
+        assert_eq!(rests(w), (3, REST_MAX));
+        w = down_and_back(w, 99, 100);
+        assert_eq!(rests(w), (3, REST_MAX), "not more than that");
+        // One that takes its time is a little less in use, and in the end as others.
+        w = down_and_back(w, 164, 166);
+        assert_eq!(rests(w), (2, 18));
+        w = down_and_back(w, 184, 240);
+        w = down_and_back(w, 250, 3);
+        assert_eq!(rests(w), (0, 3));
+        w = down_and_back(w, 255, 2);
+        assert_eq!(rests(w), (0, 3));
+        assert_eq!(PageWord::default().rest(64), 64, "what is asked for is kept");
+        assert_eq!(w.rest(0), 0);
+    }
+
+    #[test]
+    fn haste_is_of_the_page_itself_and_lasts_while_it_holds_what_it_held() {
+        let w = down_and_back(PageWord::default(), 9, 10);
+        let stored = w.stage(TierId(3)).unwrap().begin_encode().unwrap();
+        let stored = stored.finish_store(TierId(3), 77, 20).unwrap();
+        // To another tier, at another time.
+        let moved = stored.finish_store(TierId(2), 8, 60).unwrap();
+        assert_eq!((moved.stamp(), moved.haste()), (20, 1));
+        // Brought along by another page's fault, or by a plan, it has shown nothing.
+        let restoring = stored.begin_restore().unwrap();
+        assert_eq!((restoring.home(Some(21)).haste(), restoring.home(Some(21)).stamp()), (1, 21));
+        assert_eq!((restoring.home(None).haste(), restoring.home(None).stamp()), (1, 0));
+        // Sampled, or sent back from staging, it is as it was.
+        assert_eq!(w.sample(7).unwrap().home(None), w);
+        assert_eq!(w.stage(TierId(2)).unwrap().home(None), w);
+        assert_eq!(stored.zapped().haste(), 0);
+    }
+
     #[test]
     fn an_incompressible_page_is_not_tried_again_soon() {
         let w = word(PageState::Encoding, false).refuse(10, Some(0xabcd)).unwrap();
@@ -400,7 +507,7 @@ mod tests {
         let again = w.stage(tier).unwrap().begin_encode().unwrap();
         assert!(again.is_known_incompressible(0xabcd) && !again.is_known_incompressible(0xabce));
         assert_eq!(again.refuse(30, Some(0xabcd)).unwrap().home(None).payload(), 0xabcd);
-        assert!(!again.finish_store(TierId(1), 0xabcd).unwrap().is_incompressible());
+        assert!(!again.finish_store(TierId(1), 0xabcd, 30).unwrap().is_incompressible());
         assert!(!again.refuse(30, None).unwrap().is_incompressible());
         assert!(!w.sample(0xabcd).unwrap().is_known_incompressible(0xabcd));
     }
@@ -413,8 +520,8 @@ mod tests {
         assert_ne!(came.carried(4_096 + 7), came);
         let fields = |w: PageWord| (w.state(), w.tier(), w.stamp(), w.payload());
         assert_eq!(fields(came), fields(stays), "nothing else changes");
-        let elsewhere = came.finish_store(TierId(2), 9).unwrap();
-        assert_ne!(elsewhere, stays.finish_store(TierId(2), 9).unwrap(), "nor in another tier");
+        let elsewhere = came.finish_store(TierId(2), 9, 1).unwrap();
+        assert_ne!(elsewhere, stays.finish_store(TierId(2), 9, 1).unwrap(), "nor in another tier");
         let (home, other) = (came.begin_restore().unwrap(), stays.begin_restore().unwrap());
         assert_eq!(home.home(Some(7)), other.home(Some(7)));
         let refused = PageWord(came.with_state(PageState::Encoding).0).refuse(5, Some(1)).unwrap();

@@ -13,7 +13,7 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -66,6 +66,9 @@ pub enum ToRuntime {
         /// Memory that the program may have beyond what it has before it, or the machine, is at a
         /// limit, bytes. 0 where that is not known.
         spare_bytes: u64,
+        /// A page that comes back from a tier within less than so many windows is in use, and stays
+        /// longer the more often that happens ([`crate::plan::Terms::soon_windows`]).
+        soon_windows: u8,
     },
     /// Where each named region should be. Regions not named stay as they are.
     Plan(Vec<PlanEntry>),
@@ -141,6 +144,9 @@ pub struct RegionReport {
     pub resident: u16,
     /// Pages in compressed tiers now.
     pub stored: u16,
+    /// Of a region in a tier: resident pages that stay in the next window, because they came back
+    /// lately, or often ([`crate::state::PageWord::rest`]).
+    pub resting: u16,
     /// Pages sampled in the window and how many of those were come back for.
     pub samples: u8,
     /// See `samples`.
@@ -350,7 +356,7 @@ const PLAN_ENTRY_BYTES: usize = 9;
 /// Without the path.
 const TIER_CONFIG_BYTES: usize = 39;
 /// Without what is known of single tiers.
-const REGION_REPORT_BYTES: usize = 23;
+const REGION_REPORT_BYTES: usize = 25;
 const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 12 + 12;
 
 impl ToRuntime {
@@ -362,9 +368,9 @@ impl ToRuntime {
                 encode_configure(&mut w, c);
                 w.finish()
             }
-            ToRuntime::Window { number, spare_bytes } => {
+            ToRuntime::Window { number, spare_bytes, soon_windows } => {
                 let mut w = Writer::new(2);
-                w.u32(*number).u64(*spare_bytes);
+                w.u32(*number).u64(*spare_bytes).u8(*soon_windows);
                 w.finish()
             }
             ToRuntime::Plan(entries) => {
@@ -384,7 +390,9 @@ impl ToRuntime {
         let mut r = Reader(body);
         let message = match r.u8()? {
             1 => ToRuntime::Configure(decode_configure(&mut r)?),
-            2 => ToRuntime::Window { number: r.u32()?, spare_bytes: r.u64()? },
+            2 => {
+                ToRuntime::Window { number: r.u32()?, spare_bytes: r.u64()?, soon_windows: r.u8()? }
+            }
             3 => {
                 let n = r.count(PLAN_ENTRY_BYTES)?;
                 let mut entries = Vec::with_capacity(n);

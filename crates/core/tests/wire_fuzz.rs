@@ -105,7 +105,12 @@ fn plan(r: &mut Random) -> Vec<PlanEntry> {
 fn whole(r: &mut Random) -> Vec<u8> {
     match r.below(8) {
         0 | 1 => ToRuntime::Configure(configure(r)).encode(),
-        2 => ToRuntime::Window { number: r.number() as u32, spare_bytes: r.number() }.encode(),
+        2 => ToRuntime::Window {
+            number: r.number() as u32,
+            spare_bytes: r.number(),
+            soon_windows: r.number() as u8,
+        }
+        .encode(),
         3..=5 => ToRuntime::Plan(plan(r)).encode(),
         6 => {
             let hello = Hello {

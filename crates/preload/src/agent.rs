@@ -30,7 +30,7 @@ use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{credentials, files, media, memory, proc, spare, thread};
 use crate::tracker::Tracker;
 use crate::training;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
 use terrace_core::tier::{MediumKind, TierId};
@@ -262,6 +262,7 @@ fn build_over(uffd: Uffd, stores: Stores) -> Result<(&'static Runtime, Arc<Queue
         doorbell: Doorbell::new(uffd).ok_or(NO_ROOM)?,
         samples: SampleSlots::new(uffd).ok_or(NO_ROOM)?,
         window: AtomicU32::new(1),
+        soon_windows: AtomicU8::new(0),
         paused: AtomicU32::new(0),
         is_threaded: AtomicBool::new(true),
         copies: Copies::default(),
@@ -383,7 +384,8 @@ impl Agent {
         };
         loop {
             let nonsense = match self.link.receive_or(&mut idle) {
-                Ok(ToRuntime::Window { number, spare_bytes }) => {
+                Ok(ToRuntime::Window { number, spare_bytes, soon_windows }) => {
+                    self.rt.soon_windows.store(soon_windows, Ordering::Relaxed);
                     self.window(number, spare_bytes);
                     continue;
                 }

@@ -489,7 +489,7 @@ impl Mover {
             if low == high {
                 counters.same_pages.fetch_add(1, Ordering::Relaxed);
                 self.tally.took(Some(0));
-                return encoding.finish_same(tier, low);
+                return encoding.finish_same(tier, low, rt.window_stamp());
             }
         }
         // Not written since it was refused: it would be refused again.
@@ -502,7 +502,7 @@ impl Mover {
         }
         let (t, _) = rt.stores.get(tier)?;
         if let Some(handle) = self.copy_of_page(t, tier, home) {
-            return encoding.finish_store(tier, handle.0);
+            return encoding.finish_store(tier, handle.0, rt.window_stamp());
         }
         let encoder = self.encoders.get(tier.index() - 1)?;
         let began_ns = thread::now_ns();
@@ -510,7 +510,7 @@ impl Mover {
             Ok((handle, bytes)) => {
                 self.note_encode_ns(tier, thread::now_ns() - began_ns);
                 self.tally.took(bytes);
-                encoding.finish_store(tier, handle.0)
+                encoding.finish_store(tier, handle.0, rt.window_stamp())
             }
             Err(refusal) => {
                 let (why, incompressible) = reason(refusal);
@@ -588,7 +588,7 @@ impl Mover {
                 PageState::Stored if w.tier() != tier => self.restore_elsewhere(region, i, w, tier),
                 PageState::Same if w.tier() != tier => {
                     self.rt.stats.tiers[tier.index()].same_pages.fetch_add(1, Ordering::Relaxed);
-                    w.finish_same(tier, w.payload())
+                    w.finish_same(tier, w.payload(), self.rt.window_stamp())
                 }
                 _ => None,
             };
@@ -646,7 +646,7 @@ impl Mover {
         match stored {
             Ok((handle, bytes)) => {
                 self.tally.took(bytes);
-                w.finish_store(tier, handle.0)
+                w.finish_store(tier, handle.0, rt.window_stamp())
             }
             Err(refusal) => {
                 let (why, incompressible) = reason(refusal);

@@ -355,7 +355,7 @@ mod tests {
         assert!(r.replace(5, PageWord::default(), staged));
         let encoding = staged.begin_encode().unwrap();
         assert!(r.replace(5, staged, encoding));
-        let stored = encoding.finish_store(TierId(2), 77).unwrap();
+        let stored = encoding.finish_store(TierId(2), 77, 1).unwrap();
         assert!(!r.replace(5, staged, stored), "a stale expectation must lose");
         assert!(r.replace(5, encoding, stored));
         assert_eq!((r.stored_total(), r.stored[2].load(Ordering::Relaxed)), (1, 1));

@@ -12,7 +12,7 @@ use crate::sys::inherit::Smaps;
 use crate::sys::proc::Pagemap;
 use crate::sys::stop::Stopper;
 use crate::sys::uffd::Uffd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES};
 use terrace_store::pool::Handle;
 use terrace_store::{DecoderSet, LoadError, Page};
@@ -46,6 +46,9 @@ pub struct Runtime {
     pub copies: Copies,
     /// Number of the open window.
     pub window: AtomicU32,
+    /// Who comes back within less than so many windows is in use; the planner says it with each
+    /// window.
+    pub soon_windows: AtomicU8,
     /// How many threads want that nothing is moved out (each before a fork that the kernel will
     /// not announce).
     pub paused: AtomicU32,
@@ -61,6 +64,15 @@ impl Runtime {
     /// The open window as a page word stamps it.
     pub fn window_stamp(&self) -> u8 {
         self.window.load(Ordering::Relaxed) as u8
+    }
+
+    /// The word of a page that is home from a tier, because it was touched itself. On a torture run
+    /// it is to go down again as soon as any other.
+    pub fn came_back(&self, w: PageWord) -> PageWord {
+        match self.stores.config.torture_seed {
+            0 => w.came_back(self.window_stamp(), self.soon_windows.load(Ordering::Relaxed)),
+            _ => w.home(Some(self.window_stamp())),
+        }
     }
 
     /// Whether pages must stay where they are.

@@ -11,7 +11,7 @@
 //!
 //! Pages in tiers need no sampling: their faults are counted.
 
-use crate::pager::moves::Sampling;
+use crate::pager::moves::{Cooled, Sampling};
 use crate::region::{for_overlap, page_index, Region};
 use crate::runtime::Runtime;
 use crate::shared;
@@ -22,7 +22,7 @@ use crate::sys::proc;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrace_core::looks::{self, Looks, Watching};
-use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
+use terrace_core::state::{PageState, IN_USE_HASTE, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::wire::RegionReport;
 
 /// Mappings smaller than this are left alone: they come and go, and hold little. (The heap of V8
@@ -42,6 +42,8 @@ const TORTURE_PRESENT_SHARE_MIN: f64 = 0.25;
 const CHURN_FAULTS: u32 = 128;
 /// Windows a churned region is left alone.
 const REST_WINDOWS: u8 = 8;
+/// Where more than one in so many pages of a region come back all the time, it is in use itself.
+const IN_USE_PART: usize = 8;
 /// Regions sampled in one call on the pager.
 const SAMPLE_BATCH: usize = 4;
 
@@ -83,7 +85,13 @@ impl Tracker {
         let window = self.rt.window.load(Ordering::Relaxed);
         let watching = self.rt.stores.config.watching;
         let followed = self.rt.table.all().into_iter().filter(|r| r.is_followed());
-        followed.map(|r| report(r, window, watching)).collect()
+        // What stays is what stays in the next window, when its plan is carried out.
+        let next = self.rt.window_stamp().wrapping_add(1);
+        let resting = |r: &Region| match r.tier.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.resting(r, next).pages,
+        };
+        followed.map(|r| report(r, window, watching, resting(r))).collect()
     }
 
     fn is_tortured(&self) -> bool {
@@ -196,7 +204,8 @@ impl Tracker {
     pub fn open(&mut self, window: u32) {
         let want = usize::from(self.rt.stores.config.samples_per_region);
         let watching = self.rt.stores.config.watching;
-        let mut batch: Vec<(&'static Region, bool)> = Vec::with_capacity(SAMPLE_BATCH);
+        let stamp = self.rt.window_stamp();
+        let mut batch = Vec::with_capacity(SAMPLE_BATCH);
         for r in self.rt.table.all() {
             let is_planned = r.is_planned.swap(false, Ordering::Relaxed);
             if want == 0 || !r.is_followed() {
@@ -204,14 +213,18 @@ impl Tracker {
             }
             let down = r.tier.load(Ordering::Relaxed) != 0;
             let all_home = watching == Watching::Ages && !is_planned;
-            let cooled = down && !all_home;
-            let pool =
-                if cooled { self.count_cooled(r) } else { r.resident.load(Ordering::Relaxed) };
+            let resting = (down && !all_home).then(|| self.resting(r, stamp));
+            let cooled = resting.map(|resting| resting.asked_for());
+            let pool = match cooled {
+                Some((_, pages)) => pages,
+                None => r.resident.load(Ordering::Relaxed),
+            };
             r.resident_at_open.store(pool, Ordering::Relaxed);
-            if pool == 0 || cooled && pool < looks::CAME_BACK_MIN {
+            if pool == 0 || cooled.is_some() && pool < looks::CAME_BACK_MIN {
                 continue;
             }
-            if !cooled && !looks_at(r).is_due(watching, r.base, window) {
+            let cooled = cooled.map(|(cooled, _)| cooled);
+            if cooled.is_none() && !looks_at(r).is_due(watching, r.base, window) {
                 continue;
             }
             batch.push((r, cooled));
@@ -224,15 +237,15 @@ impl Tracker {
         self.take(batch, want, window);
     }
 
-    fn take(&self, batch: Vec<(&'static Region, bool)>, want: usize, window: u32) {
+    fn take(&self, batch: Vec<(&'static Region, Option<Cooled>)>, want: usize, window: u32) {
         if batch.is_empty() {
             return;
         }
         let watching = self.rt.stores.config.watching;
-        let begin = |(r, cooled): (&'static Region, bool)| {
+        let begin = |(r, cooled): (&'static Region, Option<Cooled>)| {
             let seed = r.base ^ u64::from(window) << 32;
             // What came back lately is asked for as a whole.
-            let looks = if cooled { Looks::NONE } else { looks_at(r) };
+            let looks = if cooled.is_some() { Looks::NONE } else { looks_at(r) };
             let want = looks.samples(watching, want, r.registered_total());
             Sampling::new(r, want, seed, cooled)
         };
@@ -252,18 +265,38 @@ impl Tracker {
         });
     }
 
-    fn count_cooled(&self, r: &Region) -> u16 {
-        let stamp = self.rt.window_stamp();
+    fn resting(&self, r: &Region, stamp: u8) -> Resting {
         let cooling = self.rt.stores.config.cooling_windows;
-        let cooled = |i: &usize| {
-            let w = r.word(*i);
-            w.state() == PageState::Home && w.stamp() != 0 && w.age(stamp) < cooling
-        };
-        (0..REGION_PAGES).filter(cooled).count() as u16
+        let mut resting = Resting::default();
+        for w in (0..REGION_PAGES).map(|i| r.word(i)).filter(|w| w.is_resting(stamp, cooling)) {
+            resting.pages += 1;
+            resting.in_use += u16::from(w.haste() >= IN_USE_HASTE);
+        }
+        resting
     }
 }
 
-fn report(r: &'static Region, window: u32, watching: Watching) -> RegionReport {
+/// Pages of a region in a tier that stay home because they came back.
+#[derive(Clone, Copy, Default, Debug)]
+struct Resting {
+    pages: u16,
+    /// Those of them that come back all the time.
+    in_use: u16,
+}
+
+impl Resting {
+    /// Which of them are asked for whether they are used again, and how many these are. A few that
+    /// are in use all the time in a region that is not would say of the others that they should
+    /// stay; but where many are, the region is in use.
+    fn asked_for(self) -> (Cooled, u16) {
+        match usize::from(self.in_use) <= REGION_PAGES / IN_USE_PART {
+            true => (Cooled { haste_below: IN_USE_HASTE }, self.pages - self.in_use),
+            false => (Cooled { haste_below: u8::MAX }, self.pages),
+        }
+    }
+}
+
+fn report(r: &'static Region, window: u32, watching: Watching, resting: u16) -> RegionReport {
     let samples = r.samples.swap(0, Ordering::Relaxed);
     let hits = r.hits.swap(0, Ordering::Relaxed);
     // (Of a region in a tier only what came back was asked for.)
@@ -277,6 +310,7 @@ fn report(r: &'static Region, window: u32, watching: Watching) -> RegionReport {
         tier: r.tier.load(Ordering::Relaxed),
         resident: r.resident.load(Ordering::Relaxed),
         stored,
+        resting,
         samples,
         hits,
         resident_at_open: r.resident_at_open.load(Ordering::Relaxed),
@@ -297,4 +331,17 @@ fn region_starts(start: u64, end: u64) -> impl Iterator<Item = u64> {
 fn has_samples(r: &Region) -> bool {
     r.samples.load(Ordering::Relaxed) > r.hits.load(Ordering::Relaxed)
         || (0..REGION_PAGES).any(|i| r.word(i).state() == PageState::Sampled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_pages_in_use_say_nothing_of_the_others() {
+        let few = Resting { pages: 100, in_use: 64 }.asked_for();
+        assert_eq!((few.0.haste_below, few.1), (IN_USE_HASTE, 36));
+        let many = Resting { pages: 100, in_use: 65 }.asked_for();
+        assert!(many.0.haste_below > 3 && many.1 == 100, "{many:?}");
+    }
 }

@@ -87,6 +87,8 @@ pub(super) struct Application {
     /// The report before, and the planner's CPU time then.
     last: Option<(Report, u64)>,
     planner_cpu_ns: u64,
+    /// What the last plan takes for soon ([`terrace_core::plan::Terms::soon_windows`]).
+    soon_windows: u8,
     /// What the last plan was made of, where a trace is recorded.
     known: Option<Known>,
 }
@@ -113,6 +115,7 @@ impl Application {
             first_seen: Instant::now(),
             last: None,
             planner_cpu_ns: 0,
+            soon_windows: 0,
             known: None,
         }
     }
@@ -165,7 +168,12 @@ impl Application {
             }
             // One that has hung up may have said why, and has ended otherwise.
             let spare_bytes = memory_limit::spare_bytes(self.pid);
-            let _ = self.send(&ToRuntime::Window { number: window + 1, spare_bytes });
+            let opens = ToRuntime::Window {
+                number: window + 1,
+                spare_bytes,
+                soon_windows: self.soon_windows,
+            };
+            let _ = self.send(&opens);
             let report = match self.receive() {
                 Ok(Some(FromRuntime::Report(r))) => self.as_placed(*r),
                 Ok(Some(FromRuntime::Refused(why))) => bail!("{why}"),
@@ -178,6 +186,8 @@ impl Application {
             let (plan, entries) = self.plan(&report);
             let solve = solve_start.elapsed();
             let _ = self.send(&ToRuntime::Plan(entries));
+            self.soon_windows =
+                plan.as_ref().map_or(0, |p| p.terms.soon_windows(&self.weighed.tiers));
             self.decisions.record(&report, &self.weighed, plan.as_ref());
             let mover_ns = self.kernel.as_ref().map_or(0, KernelTwoTier::take_cpu_ns);
             self.planner_cpu_ns += signals::thread_cpu_ns() - cpu_before + mover_ns;
@@ -356,12 +366,17 @@ impl Application {
         let (ratios, refused) = r.shrunk.ratios(averages);
         // The next plan's moves are made in the window after the one that was just closed.
         let waits = (self.shared.config.run.cooling_windows as usize).saturating_sub(1);
+        let cooling = match r.tier != 0 && self.kernel.is_none() {
+            true => u32::from(r.resting),
+            // The runtime counts them where it has sent the region down itself.
+            false => history.came_back(waits),
+        };
         RegionView {
             ratios,
             refused,
             pages: u32::from(r.resident) + u32::from(r.stored),
             resident: u32::from(r.resident),
-            cooling: history.came_back(waits).min(u32::from(r.resident)),
+            cooling: cooling.min(u32::from(r.resident)),
             hotness: history.hotness(),
             calm: history.calm(),
             windows_seen: history.windows_seen(),
@@ -562,6 +577,10 @@ impl Application {
                 "reused": report.reused_pages,
             },
             "copied_pages": report.copied_pages,
+            "resting": {
+                "pages": report.regions.iter().map(|r| u64::from(r.resting)).sum::<u64>(),
+                "soon_windows": self.soon_windows,
+            },
             "pages_moved": pages_moved(report),
             "faults_total": report.served_faults(),
             "hindsight": self.hindsight(),

@@ -334,6 +334,7 @@ mod tests {
             tier: v.tier.0,
             resident: v.resident as u16,
             stored: (v.pages - v.resident) as u16,
+            resting: 0,
             samples: 4,
             hits: 0,
             resident_at_open: v.resident as u16,

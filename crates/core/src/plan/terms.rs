@@ -64,6 +64,36 @@ impl Terms {
     }
 }
 
+impl Terms {
+    /// A page that came back within so many windows after it went down is taken to be in use, and
+    /// is dearer in a tier than at home, whatever the rest of its region is; 0: none is.
+    ///
+    /// In the tier that is left for least, a page pays if it is touched less than once in `W`
+    /// windows, which is what coming back costs over what its place there spares. One that is
+    /// touched so seldom comes back within a third of `W` in three of ten cases, and one that is
+    /// touched in every window or two nearly always.
+    pub fn soon_windows(&self, tiers: &[TierCost]) -> u8 {
+        let Some(usd_per_ns) = self.stay.usd_per_ns().or(self.usd_per_ns) else { return 0 };
+        let Some((dram, compressed)) = tiers.split_first() else { return 0 };
+        let pays_after = |tier: &TierCost| {
+            let spared_usd = dram.usd_per_page_month() - tier.usd_per_page_month();
+            let back_ns = tier.fault_ns + self.model.again_ns(tier.move_ns);
+            (back_ns * usd_per_ns + tier.fault_ns * self.model.usd_per_cpu_ns) / spared_usd
+        };
+        let pays = compressed.iter().map(pays_after).filter(|windows| *windows > 0.0);
+        let least = pays.fold(f64::INFINITY, f64::min);
+        match least.is_finite() {
+            true => (least * SOON_PART).min(SOON_WINDOWS_MAX) as u8,
+            false => 0,
+        }
+    }
+}
+
+/// Part of the windows after which a page pays that is soon.
+const SOON_PART: f64 = 0.35;
+/// What is soon at most, in windows: what time is worth may be anything.
+const SOON_WINDOWS_MAX: f64 = 4.0;
+
 /// Least share of a region's price in DRAM that matters.
 const SPARES_MIN: f64 = 0.02;
 
@@ -223,6 +253,29 @@ mod tests {
         let resident = if tier == 0 { 512 } else { 0 };
         let view = RegionView::at(id, TierId(tier));
         RegionView { pages: 512, resident, hotness, windows_seen: 4, ..view }
+    }
+
+    #[test]
+    fn what_is_soon_hangs_on_what_time_is_worth() {
+        // Coming back from the quick tier takes 5 us and its place spares half a dollar: at 1e-3
+        // dollars for a nanosecond it pays after 10 windows; from the slow one after 26.7.
+        let soon = |usd_per_ns: f64| {
+            let terms = Terms { usd_per_ns: Some(usd_per_ns), ..Terms::NONE };
+            terms.soon_windows(&tiers())
+        };
+        assert_eq!([1e-3, 6e-4, 2e-4, 1e-5].map(soon), [3, 2, 0, 0]);
+        assert_eq!(soon(1.0), 4);
+        // Pages that go down again are dearer by that.
+        let model = Model { residence_windows: 1.0, ..Model::PAPER };
+        let terms = Terms { model, usd_per_ns: Some(2e-4), ..Terms::NONE };
+        assert!(tiers()[1].move_ns > 5_000.0 && terms.soon_windows(&tiers()) > 0);
+        // No price, no tier that spares anything.
+        assert_eq!(Terms::NONE.soon_windows(&tiers()), 0);
+        let terms = Terms { usd_per_ns: Some(1.0), ..Terms::NONE };
+        let dram = tiers()[0];
+        assert_eq!(terms.soon_windows(&[dram, TierCost { ratio: 1.0, ..tiers()[1] }]), 0);
+        assert_eq!(terms.soon_windows(&[dram]), 0);
+        assert_eq!(terms.soon_windows(&[]), 0);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::tier::MAX_TIERS;
 
 /// The fields in their order.
 pub(super) fn encode(w: &mut Writer, g: &RegionReport) {
-    w.u64(g.region).u8(g.tier).u16(g.resident).u16(g.stored).u8(g.samples).u8(g.hits);
-    w.u16(g.resident_at_open).u32(g.faults);
+    w.u64(g.region).u8(g.tier).u16(g.resident).u16(g.stored).u16(g.resting);
+    w.u8(g.samples).u8(g.hits).u16(g.resident_at_open).u32(g.faults);
     encode_shrunk(w, &g.shrunk);
 }
 
@@ -18,6 +18,7 @@ pub(super) fn decode(r: &mut Reader<'_>) -> Result<RegionReport, Malformed> {
         tier: r.u8()?,
         resident: r.u16()?,
         stored: r.u16()?,
+        resting: r.u16()?,
         samples: r.u8()?,
         hits: r.u8()?,
         resident_at_open: r.u16()?,

@@ -71,7 +71,7 @@ fn every_message_survives_the_wire() {
     let entry = PlanEntry { region: 0x7f00_0020_0000, tier: TierId(3) };
     for m in [
         ToRuntime::Configure(configure),
-        ToRuntime::Window { number: 7, spare_bytes: 9 << 40 },
+        ToRuntime::Window { number: 7, spare_bytes: 9 << 40, soon_windows: 3 },
         ToRuntime::Plan(vec![entry; 3]),
     ] {
         assert_eq!(ToRuntime::decode(body(&m.encode())), Ok(m));

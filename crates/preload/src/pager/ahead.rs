@@ -164,12 +164,12 @@ impl Pager {
             }
             _ => {}
         }
-        let stamp = Some(self.rt.window_stamp());
-        region.replace(i, restoring, restoring.home(stamp));
+        let stamp = self.rt.window_stamp();
+        region.replace(i, restoring, self.rt.came_back(restoring));
         self.rt.came_home(page, w);
         for k in 1..filled {
             let (w, claimed) = (self.batch.words[k], claimed(self.batch.words[k]));
-            region.replace(i + k, claimed, claimed.home(stamp));
+            region.replace(i + k, claimed, claimed.home(Some(stamp)));
             self.rt.came_home(region.address(i + k), w);
         }
         let brought = filled.saturating_sub(1) as u32;

@@ -130,7 +130,7 @@ impl Pager {
                     continue;
                 }
             }
-            region.replace(i, restoring, restoring.home(Some(rt.window_stamp())));
+            region.replace(i, restoring, rt.came_back(restoring));
             rt.forget(stored);
             region.faults.fetch_add(1, Ordering::Relaxed);
             self.count_fault(Source::Tier(stored.tier()), thread::now_ns() - start_ns);

@@ -279,7 +279,7 @@ impl Pager {
                 return self.not_filled(dst, e);
             }
         }
-        region.replace(i, restoring, restoring.home(Some(self.rt.window_stamp())));
+        region.replace(i, restoring, self.rt.came_back(restoring));
         region.faults.fetch_add(1, Ordering::Relaxed);
         self.runs.passed(dst);
         Served::Done

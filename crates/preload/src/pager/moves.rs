@@ -86,6 +86,13 @@ impl Going {
     }
 }
 
+/// Which of the pages that came back lately are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Cooled {
+    /// Only those with less [haste](PageWord::haste).
+    pub haste_below: u8,
+}
+
 /// Samples being taken from a region, in parts.
 #[derive(Debug)]
 pub struct Sampling {
@@ -96,13 +103,18 @@ pub struct Sampling {
     /// Where to look next, by chance, and how often still; not known before the first part.
     at: u64,
     tries: Option<usize>,
-    cooled: bool,
+    cooled: Option<Cooled>,
 }
 
 impl Sampling {
     /// Up to `want` pages of a region, spread by `seed`. With `cooled`, only pages that came back
     /// lately: those that stay when the rest goes down.
-    pub fn new(region: &'static Region, want: usize, seed: u64, cooled: bool) -> Sampling {
+    pub fn new(
+        region: &'static Region,
+        want: usize,
+        seed: u64,
+        cooled: Option<Cooled>,
+    ) -> Sampling {
         Sampling { region, want, taken: 0, at: seed, tries: None, cooled }
     }
 
@@ -140,7 +152,10 @@ impl Sampling {
             if w.state() != PageState::Home || w.zap_pending() || !region.is_registered(i) {
                 continue;
             }
-            if self.cooled && w.movable(tier, stamp, cooling, RETRY_WINDOWS) {
+            let asks = |cooled: Cooled| {
+                !w.movable(tier, stamp, cooling, RETRY_WINDOWS) && w.haste() < cooled.haste_below
+            };
+            if !self.cooled.is_none_or(asks) {
                 continue;
             }
             return Some((i, w));

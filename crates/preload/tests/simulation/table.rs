@@ -442,7 +442,7 @@ impl Script {
             if self.kind() != Home {
                 break;
             }
-            let mut sampling = Sampling::new(region, 255, seed, false);
+            let mut sampling = Sampling::new(region, 255, seed, None);
             if let Some(stopper) = &self.rt.stopper {
                 standstill::take_samples(self.rt, stopper, vec![sampling]);
                 continue;

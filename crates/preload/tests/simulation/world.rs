@@ -18,7 +18,7 @@ use crate::sys::sync::OnlyThread;
 use crate::sys::uffd::{feature, Uffd};
 use crate::sys::{inherit, memory, proc, thread};
 use crate::{agent, checks, forks, options};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, AtomicUsize};
 use std::sync::Arc;
 use terrace_core::looks::Watching;
 use terrace_core::state::{PAGE_BYTES, REGION_BYTES};
@@ -148,6 +148,7 @@ impl World {
             doorbell: Doorbell::new(uffd).expect("a doorbell"),
             samples: SampleSlots::new(uffd).expect("slots"),
             window: AtomicU32::new(1),
+            soon_windows: AtomicU8::new([0, 1, 4][(setting.seed % 3) as usize]),
             paused: AtomicU32::new(0),
             is_threaded: AtomicBool::new(setting.is_threaded),
             copies: Copies::default(),

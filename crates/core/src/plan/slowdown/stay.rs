@@ -52,6 +52,11 @@ impl Stay {
         };
     }
 
+    /// The usual price, if there is one.
+    pub(in crate::plan) fn usd_per_ns(&self) -> Option<f64> {
+        (self.usd_per_ns > 0.0).then_some(self.usd_per_ns)
+    }
+
     /// Whether what came back of an item stays at home for now, which is in tier `option`.
     pub(in crate::plan) fn holds(
         &self,
