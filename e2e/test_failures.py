@@ -147,6 +147,18 @@ def test_at_the_memory_limit(sandbox: Sandbox, program: Compiler, group: Group) 
         assert group.limit_hits() > 0, "it never came near its limit"
 
 
+def test_growing_to_the_memory_limit(sandbox: Sandbox, program: Compiler, group: Group) -> None:
+    """What was given up by MADV_FREE makes room for what comes, whoever has it."""
+    most_mib, spare_mib = 320, 24
+    binary = program("free_grows")
+    words = (binary, str(most_mib), str(spare_mib))
+    group.set_limit(most_mib << 20)
+    plain = subprocess.run(in_group(group, *words), capture_output=True, timeout=60, check=False)
+    assert plain.returncode == 0, plain
+    with sandbox.start(*in_group(group, *words)) as run:
+        assert run.conclude(60) == 0, f"{run.lines} {run.stderr()}"
+
+
 def wait_for_memory(sandbox: Sandbox, binary: Path, group: Group, *, swaps: bool) -> None:
     """The kernel makes a group wait at its limit: faults wait too, and then are served."""
     control = group.folder / "memory.oom_control"

@@ -39,9 +39,11 @@ use terrace_core::wire::{
 };
 use terrace_store::pool::PoolStats;
 
-/// One in so many bytes that are followed, and that there are to spare, may be memory that the
-/// program has given up lazily and that is left as it is (`lazily.rs`).
+/// One in so many bytes that are followed, and one in so many that there are to spare, may be memory
+/// that the program has given up lazily and that is left as it is (`lazily.rs`). The kernel cannot
+/// reclaim it: a program that grows into the last of what it may have would be ended for it.
 const LEFT_PART: u64 = 4;
+const LEFT_PART_OF_SPARE: u64 = 64;
 
 /// The runtime of this process, once it is built.
 pub static RUNTIME: Slot<Runtime> = Slot::empty();
@@ -434,7 +436,7 @@ impl Agent {
         let regions = self.tracker.close();
         let pages = regions.iter().map(|r| u64::from(r.resident) + u64::from(r.stored));
         let followed_bytes = pages.sum::<u64>() * PAGE_BYTES as u64;
-        lazily::allow(followed_bytes.min(spare_bytes) / LEFT_PART);
+        lazily::allow((followed_bytes / LEFT_PART).min(spare_bytes / LEFT_PART_OF_SPARE));
         let closed = self.rt.window.swap(n, Ordering::Relaxed);
         // A torture run has loaders fetch pages for programs of one thread as well.
         let is_threaded = self.rt.stores.config.torture_seed != 0 || thread::is_threaded();

@@ -32,8 +32,8 @@ const PLACES: usize = 1 << 16;
 /// Longest range that is left: more is worth a call, and would take too many places.
 const LEFT_BYTES_MAX: u64 = CHUNK_BYTES * PLACES as u64 / 16;
 /// A chunk that was left counts for so long, and for one period more at most: then it is in use, or
-/// has gone cold.
-const PERIOD_MS: u32 = 300_000;
+/// has gone cold. What is garbage still by then may be as much again.
+const PERIOD_MS: u32 = 3_600_000;
 /// The period of what was not left. (Places are zeros at first: no room in the library's file.)
 const NEVER: u32 = 0;
 /// Most runs of pages in tiers that are dropped one by one; where there are more all is dropped.
