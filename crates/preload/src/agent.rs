@@ -39,9 +39,9 @@ use terrace_core::wire::{
 };
 use terrace_store::pool::PoolStats;
 
-/// One in so many bytes that are followed, and one in so many that there are to spare, may be memory
-/// that the program has given up lazily and that is left as it is (`lazily.rs`). The kernel cannot
-/// reclaim it: a program that grows into the last of what it may have would be ended for it.
+/// One in so many bytes that are followed, and one in so many that there are to spare, may be
+/// memory that the program has given up lazily and that is left as it is (`lazily.rs`). The kernel
+/// cannot reclaim it: a program that grows into the last of what it may have would be ended for it.
 const LEFT_PART: u64 = 4;
 const LEFT_PART_OF_SPARE: u64 = 64;
 
