@@ -366,9 +366,9 @@ impl Application {
         let (ratios, refused) = r.shrunk.ratios(averages);
         // The next plan's moves are made in the window after the one that was just closed.
         let waits = (self.shared.config.run.cooling_windows as usize).saturating_sub(1);
+        // The runtime counts them where it has sent the region down itself.
         let cooling = match r.tier != 0 && self.kernel.is_none() {
             true => u32::from(r.resting),
-            // The runtime counts them where it has sent the region down itself.
             false => history.came_back(waits),
         };
         RegionView {

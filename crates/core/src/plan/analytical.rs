@@ -294,8 +294,8 @@ impl<'a> RegionChoices<'a> {
     pub(super) fn pays_after_windows(&self, item: usize, option: usize, usd_per_ns: f64) -> f64 {
         let region = self.region(item);
         let spared_usd = self.usd_per_page(region, 0) - self.usd_per_page(region, option);
-        let back_ns = self.fault_ns[option] + self.model.again_ns(self.move_ns[option]);
-        (back_ns * usd_per_ns + self.fault_usd[option]) / spared_usd.max(0.0)
+        self.model.back_usd(self.fault_ns[option], self.move_ns[option], usd_per_ns)
+            / spared_usd.max(0.0)
     }
 
     /// Moving a region from `here` to `option`, another tier, spread over its stay there.

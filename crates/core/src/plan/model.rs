@@ -82,6 +82,12 @@ impl Model {
             0.0
         }
     }
+
+    /// What a page costs that comes back once in every window from a tier with these times, with
+    /// time at `usd_per_ns` (US dollars a month for a nanosecond in every window).
+    pub(super) fn back_usd(self, fault_ns: f64, move_ns: f64, usd_per_ns: f64) -> f64 {
+        (fault_ns + self.again_ns(move_ns)) * usd_per_ns + fault_ns * self.usd_per_cpu_ns
+    }
 }
 
 /// US dollars a month for one nanosecond of a processor in every window of `window_s` seconds, from

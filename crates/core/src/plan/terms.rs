@@ -62,11 +62,9 @@ impl Terms {
         let missed = if self.as_long > 0.0 { missed(region, hotness, long) } else { 0.0 };
         missed + self.hidden_pages * unsure(region)
     }
-}
 
-impl Terms {
-    /// A page that came back within so many windows after it went down is taken to be in use, and
-    /// is dearer in a tier than at home, whatever the rest of its region is; 0: none is.
+    /// A page that came back within less than so many windows after it went down is taken to be in
+    /// use, and is dearer in a tier than at home, whatever the rest of its region is; 0: none is.
     ///
     /// In the tier that is left for least, a page pays if it is touched less than once in `W`
     /// windows, which is what coming back costs over what its place there spares. One that is
@@ -77,8 +75,7 @@ impl Terms {
         let Some((dram, compressed)) = tiers.split_first() else { return 0 };
         let pays_after = |tier: &TierCost| {
             let spared_usd = dram.usd_per_page_month() - tier.usd_per_page_month();
-            let back_ns = tier.fault_ns + self.model.again_ns(tier.move_ns);
-            (back_ns * usd_per_ns + tier.fault_ns * self.model.usd_per_cpu_ns) / spared_usd
+            self.model.back_usd(tier.fault_ns, tier.move_ns, usd_per_ns) / spared_usd
         };
         let pays = compressed.iter().map(pays_after).filter(|windows| *windows > 0.0);
         let least = pays.fold(f64::INFINITY, f64::min);
