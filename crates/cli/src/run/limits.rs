@@ -2,7 +2,7 @@
 //! words, with what would help.
 
 use serde_json::{json, Value};
-use terrace_core::plan::{weigh, Place, Why};
+use terrace_core::plan::{weigh, Place, Why, TIME_IS_DEAR_UP_TO};
 use terrace_core::tier::TierId;
 
 use super::answer::cheapest;
@@ -67,8 +67,10 @@ pub(super) fn limits(config: &Config, last: &Snapshot, locked_bytes: u64) -> Val
     let why = last.plan.as_ref().map(|plan| plan.why);
     let not_worth = match why {
         Some(Why::WithinSlowdown { is_spent: false, worth, .. }) => Some(format!(
-            "would save too little for its time: a per cent of slowdown must save {worth} % of the \
-             memory, whatever --max-slowdown accepts"
+            "would save too little for its time: a per cent of slowdown must save {} % of the \
+             memory, and less where --max-slowdown accepts more than {} %",
+            (worth * 1000.0).round() / 1000.0,
+            TIME_IS_DEAR_UP_TO * 100.0
         )),
         _ => None,
     };

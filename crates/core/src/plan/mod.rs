@@ -47,7 +47,7 @@ mod waterfall;
 pub use analytical::{Analytical, Expected, Money, RegionChoices};
 pub use cold_age::{ColdAgePolicy, FarMemory};
 pub use model::Model;
-pub use slowdown::{Slowdown, Stay, SLOWDOWN_DEFAULT};
+pub use slowdown::{Slowdown, Stay, SLOWDOWN_DEFAULT, TIME_IS_DEAR_UP_TO};
 pub use terms::{weigh, Place, Terms, Weighing};
 pub use torture::Torture;
 pub use two_tier::TwoTier;

@@ -19,7 +19,7 @@
 //! a *trim* that is 1 as long as all goes well.
 //!
 //! Of the least money under it, that is. What is accepted need not be used: time that saves hardly
-//! anything ([`WORTH_OF_TIME`]) is not lost.
+//! anything ([`WORTH_OF_TIME`]) is not lost. The more is accepted, the less time must save.
 //!
 //! # What makes expectation and truth agree
 //!
@@ -131,8 +131,12 @@ const WORTH: f64 = 0.02;
 
 /// What lost time must save to be worth it: this share of the money for all memory, for as much
 /// time as threads run. A per cent of slowdown that saves a fifth of a per cent of the memory is
-/// not worth having, whatever is accepted: a machine costs at least twice what its memory does.
+/// not worth having: a machine costs at least twice what its memory does.
 const WORTH_OF_TIME: f64 = 0.2;
+/// Accepted slowdown up to which that holds. Who accepts more says that time is cheaper to them, so
+/// that it must save proportionally less: all that is accepted together, at the price of its last
+/// part, 2 % of the memory, however much it is.
+pub const TIME_IS_DEAR_UP_TO: f64 = 0.1;
 
 /// What all that is lost must save on average to be worth it. Where it saves less, each part of it
 /// must save as much, until everything with a fifth of a per cent would save half as much again on
@@ -281,6 +285,11 @@ impl Slowdown {
         self.unspent_ns
     }
 
+    /// What lost time must save, share by share, by what it must where little of it is accepted.
+    fn worth_of_time(&self, where_dear: f64) -> f64 {
+        where_dear * (TIME_IS_DEAR_UP_TO / self.target).min(1.0)
+    }
+
     /// Time for faults and moves in the next window, in nanoseconds; none before anything was
     /// measured.
     fn budget_ns(&self) -> f64 {
@@ -410,7 +419,8 @@ impl Policy for Slowdown {
         let k = self.correction.k();
         self.hidden.learn(regions);
         if let Some(running_ns) = self.running_ns {
-            self.worth.learn(regions, tiers, (running_ns, self.faults), WORTH_ON_AVERAGE);
+            let least = self.worth_of_time(WORTH_ON_AVERAGE);
+            self.worth.learn(regions, tiers, (running_ns, self.faults), least);
         }
         self.expect(regions);
         // Even where processors idle a move is not nothing: what moves to and fro is not settled.
@@ -436,16 +446,18 @@ impl Policy for Slowdown {
             let usd_per_ns = time_usd(worth_of_time);
             Steady { choices, current: &self.current, worth: &worth, usd_per_ns }
         };
-        let mut steady = worth_of(WORTH_OF_TIME);
+        let of_time = self.worth_of_time(WORTH_OF_TIME);
+        let mut steady = worth_of(of_time);
         let repaid = self.owed / OWED_WINDOWS;
         let full = self.budget_ns();
         let budget = full * (1.0 - repaid);
         let limits = analytical::left_by_pinned(&self.limits, regions, tiers, &to);
         let mut answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
         let (saved_usd, lost_ns) = saved_and_lost(&choices, &answer.solution.choice);
-        let least = if self.is_strict { WORTH_AGAIN } else { WORTH_ON_AVERAGE };
+        let on_average = self.worth_of_time(WORTH_ON_AVERAGE);
+        let least = if self.is_strict { self.worth_of_time(WORTH_AGAIN) } else { on_average };
         self.is_strict = saved_usd < lost_ns * time_usd(least) || self.worth.is_doubted();
-        let demanded = WORTH_ON_AVERAGE * self.worth.demand();
+        let demanded = on_average * self.worth.demand();
         if self.is_strict {
             steady = worth_of(demanded);
             answer = self.solver.solve(&Swapped(&steady), &limits, budget, &self.current);
@@ -487,7 +499,7 @@ impl Policy for Slowdown {
             hidden_pages: self.hidden.pages_on_average(),
             demand: self.worth.demand(),
             burst: self.burst.seen(),
-            worth: if self.is_strict { demanded } else { WORTH_OF_TIME },
+            worth: if self.is_strict { demanded } else { of_time },
             is_spent: answer.solution.lambda > 0.0 || !answer.solution.feasible,
             gap: answer.solution.gap_to_lp,
         };

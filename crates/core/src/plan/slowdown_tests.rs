@@ -526,6 +526,24 @@ fn what_a_busy_program_owes_leaves_a_quiet_one_its_budget() {
     assert!(moved(&mut never_busy) <= 4);
 }
 
+/// Memory that is warm throughout, so that the last part of what is saved is dear.
+#[test]
+fn the_more_is_accepted_the_less_must_time_save() {
+    let warm = |_, region: usize| 20.0 + 400.0 * region as f64 / REGIONS as f64;
+    let of = |target: f64| {
+        let mut policy = Slowdown::new(target).with_residence(2.5);
+        let outcomes = run_on(machine(), WINDOW_NS / 8.0, warm, 160, &mut policy);
+        let steady = &outcomes[WARM_UP..];
+        eprintln!("{target} accepted: {:.3} slower, {:.3} saved", slowdown(steady), saved(steady));
+        let used = slowdown(steady) / target;
+        assert!((0.9..1.05).contains(&used), "{used} of {target} used");
+        saved(steady)
+    };
+    let all = [0.05, 0.1, 0.25, 0.5, 1.0].map(of);
+    assert!(all.is_sorted(), "{all:?}");
+    assert!(all[4] > 2.0 * all[2], "{all:?}");
+}
+
 #[test]
 fn nothing_measured_and_nothing_accepted_mean_nothing_demoted() {
     let regions = [RegionView {

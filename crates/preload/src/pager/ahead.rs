@@ -23,6 +23,8 @@ use terrace_store::Page;
 
 /// Most pages brought along. What other threads' faults may have to wait for: about 3 us each.
 pub(super) const AHEAD_MAX: usize = 16;
+/// Brought along with the second fault of a run.
+const PAIR: usize = 2;
 /// Fresh pages for each page that a run would bring along from a tier: 64 at most.
 const FRESH_TIMES: usize = 4;
 /// With a fresh page that lies in no run come as many as with a page from a tier that is in its
@@ -35,11 +37,36 @@ const FRESH_RUNS: usize = 32;
 /// A run skips over so many pages that are at home.
 const SKIP_MAX: usize = 32;
 
+/// How many of the latest pairs of faults went on to a third, in 256ths.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Pairs(u16);
+
+impl Pairs {
+    /// Weight of the newest pair: one in so many.
+    const WEIGHT: u16 = 16;
+
+    fn note(&mut self, went_on: bool) {
+        let aim = if went_on { 256 } else { 0 };
+        self.0 = (self.0 * (Pairs::WEIGHT - 1) + aim) / Pairs::WEIGHT;
+    }
+
+    fn mostly_go_on(self) -> bool {
+        self.0 >= 128
+    }
+}
+
+impl Default for Pairs {
+    /// A program's first pairs are taken for the beginning of a scan.
+    fn default() -> Pairs {
+        Pairs(256)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     /// Address at which the run would fault next; 0 for a free place.
     next: u64,
-    /// Pages brought along last time.
+    /// Pages that the last fault was to bring along as one of a run; 0 for its first fault.
     ahead: usize,
     /// Those of them that really came. The fault at `next` shows that they were wanted.
     unproved: u32,
@@ -50,6 +77,7 @@ struct Run {
 pub(super) struct Runs<const N: usize> {
     runs: [Run; N],
     turn: usize,
+    pairs: Pairs,
 }
 
 /// Of pages from tiers.
@@ -59,22 +87,32 @@ pub(super) type Fresh = Runs<FRESH_RUNS>;
 
 impl<const N: usize> Default for Runs<N> {
     fn default() -> Runs<N> {
-        Runs { runs: [Run::default(); N], turn: 0 }
+        Runs { runs: [Run::default(); N], turn: 0, pairs: Pairs::default() }
     }
 }
 
 impl<const N: usize> Runs<N> {
-    /// How many pages to bring along with a fault on `page`.
+    /// How many pages a run would bring along with a fault on `page`; 0 if it lies in none.
     fn wanted(&self, page: u64) -> usize {
         match self.runs.iter().find(|r| r.next == page) {
-            Some(run) => (run.ahead * 2).clamp(2, AHEAD_MAX),
+            Some(run) => (run.ahead * 2).clamp(PAIR, AHEAD_MAX),
             None => 0,
         }
     }
 
-    /// Notes that a fault on `page` was served, that `wanted` pages were to come along and
-    /// `brought` did, and where the run would fault `next`. Returns how many pages of the batch
-    /// before have proved to be wanted.
+    /// How many of `wanted` pages to bring along: none with the second fault of a pair, where
+    /// pairs seldom go on.
+    fn worth_bringing(&self, wanted: usize) -> usize {
+        if wanted == PAIR && !self.pairs.mostly_go_on() {
+            0
+        } else {
+            wanted
+        }
+    }
+
+    /// Notes that a fault on `page` was served, that its run `wanted` so many pages to come along
+    /// and `brought` did, and where the run would fault `next`. Returns how many pages of the
+    /// batch before have proved to be wanted.
     fn served(&mut self, page: u64, wanted: usize, brought: u32, next: u64) -> u32 {
         let (run, proved) = match self.runs.iter_mut().find(|r| r.next == page) {
             Some(run) => {
@@ -86,6 +124,10 @@ impl<const N: usize> Runs<N> {
                 (&mut self.runs[self.turn], 0)
             }
         };
+        // A pair is over when another run takes its place, or goes on.
+        if run.ahead == PAIR {
+            self.pairs.note(run.next == page);
+        }
         *run = Run { next, ahead: wanted, unproved: brought };
         proved
     }
@@ -126,7 +168,8 @@ impl Pager {
         let page = region.address(i);
         // Children that still miss pages would have to be given these first.
         let wanted = if self.children.is_empty() { self.runs.wanted(page) } else { 0 };
-        let ready = if wanted == 0 { 1 } else { self.collect(region, i, restoring, wanted) };
+        let along = self.runs.worth_bringing(wanted);
+        let ready = if along == 0 { 1 } else { self.collect(region, i, restoring, along) };
         let len = (ready * PAGE_BYTES) as u64;
         let src = self.batch.pages.as_ptr() as u64;
         let start_ns = thread::now_ns();
@@ -139,7 +182,7 @@ impl Pager {
         // the fault is about one page only.
         if filled == 0 {
             // (With a batch, `self.page` may hold what came after, or could not be decoded.)
-            let alone = if wanted == 0 { &self.page } else { &self.batch.pages[0] };
+            let alone = if along == 0 { &self.page } else { &self.batch.pages[0] };
             (filled, why) = match self.uffd.copy_page(page, alone) {
                 Ok(()) => (1, None),
                 Err(e) => (0, Some(e)),
@@ -277,6 +320,45 @@ mod tests {
             runs.served((1000 + 2 * n) * P, 0, 0, (1001 + 2 * n) * P);
         }
         assert_eq!(runs.wanted(at), 0, "the run was forgotten for newer ones");
+    }
+
+    /// Faults on so many neighbours, each where the run would fault next; what each brought.
+    fn run_of(runs: &mut Stored, first: u64, faults: usize) -> Vec<usize> {
+        let mut at = first * P;
+        let mut brought = Vec::new();
+        for _ in 0..faults {
+            let wanted = runs.wanted(at);
+            let along = runs.worth_bringing(wanted);
+            brought.push(along);
+            let next = at + (1 + along as u64) * P;
+            runs.served(at, wanted, along as u32, next);
+            at = next;
+        }
+        brought
+    }
+
+    #[test]
+    fn where_pairs_seldom_go_on_the_second_fault_brings_nothing() {
+        let mut runs = Stored::default();
+        let mut first = 0;
+        let mut next = || {
+            first += 1000;
+            first
+        };
+        for _ in 0..100 {
+            run_of(&mut runs, next(), 2);
+        }
+        assert_eq!(run_of(&mut runs, next(), 2), [0, 0]);
+        assert_eq!(run_of(&mut runs, next(), 6), [0, 0, 4, 8, 16, 16], "a scan is found out later");
+        // Single faults say nothing of pairs, for or against.
+        for _ in 0..100 {
+            run_of(&mut runs, next(), 1);
+        }
+        assert_eq!(run_of(&mut runs, next(), 2), [0, 0]);
+        for _ in 0..20 {
+            run_of(&mut runs, next(), 3);
+        }
+        assert_eq!(run_of(&mut runs, next(), 4), [0, 2, 4, 8], "a program that scans now");
     }
 
     #[test]
