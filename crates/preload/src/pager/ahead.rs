@@ -6,6 +6,10 @@
 //! [`AHEAD_MAX`], in one `UFFDIO_COPY`. Scattered faults bring nothing along: what they would
 //! bring is seldom wanted (docs/fault-path.md has the measurements).
 //!
+//! An object that lies across the border of two pages makes two faults in a row and no third. So
+//! what the second brings depends on how many of the latest pairs went on; where most did not, it
+//! takes a third fault to make a run.
+//!
 //! Fresh memory would fault once a page as well, and what a program allocates is mostly filled from
 //! one end to the other, many blocks side by side. There the zero page is mapped into the next
 //! pages, 16 with the first fault, 32 and 64 with those that follow it. That takes neither memory
