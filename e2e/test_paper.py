@@ -25,6 +25,8 @@ STAND_IN = Path(__file__).with_name("stand_in_work.py")
 SHORT = ["--quick", "--size", "64", "--seconds", "5", "--warmup", "4", "--window", "0.5"]
 ONE = [*SHORT, "--workloads", "bfs", "--repetitions", "1", "--work-exe", str(STAND_IN)]
 TIMEOUT_S = 300.0
+# Of the stand-in for analytics, between its turns: 40 steps of 50 accesses.
+OPS_A_ROUND = 2000
 
 
 def paper(
@@ -95,10 +97,13 @@ def test_programs_that_end_their_turns_themselves(terrace: Path, tmp_path: Path)
     done = paper(terrace, tmp_path, *words)
     assert done.returncode == 0, done.stderr
     for record in runs(tmp_path).values():
-        assert record["load"]["beside"]["ops"] > 0
-        halves = [(s["work_s"], s["beside_s"]) for s in record["seconds"] if s["t_s"] > 4]
-        own_s, beside_s = (sum(column) for column in zip(*halves, strict=True))
-        assert 0.5 < own_s / beside_s < 2, halves
+        own, beside = record["load"]["ops"], record["load"]["beside"]["ops"]
+        # By what is done, not by the clock: how long a round takes is the machine's business.
+        assert own > 10 * OPS_A_ROUND, record["load"]
+        assert abs(own - beside) <= 2 * OPS_A_ROUND, record["load"]
+        late = [(s["work"], s["beside_work"]) for s in record["seconds"] if s["t_s"] > 7]
+        own_work, beside_work = (sum(column) for column in zip(*late, strict=True))
+        assert own_work > 0 and beside_work > 0, late
 
 
 def test_what_has_run_is_not_run_again(terrace: Path, tmp_path: Path) -> None:
