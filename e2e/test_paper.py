@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import time
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,9 @@ def check_reports(out: Path, configs: list[str]) -> None:
     html = (out / "report.html").read_text()
     assert all(f"Figure {n}" in html for n in (8, 11, 12, 13)) and "Figures 9 and 10" in html
     assert "| bfs |" in (out / "report.md").read_text()
+    picture = ET.parse(out / "figure-8-bfs.svg").getroot()
+    names = {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert names.issuperset(["DRAM", *configs]), names
 
 
 def test_zswap_beside_terrace(terrace: Path, tmp_path: Path, kernel_swap: None) -> None:

@@ -57,7 +57,8 @@ for an address: pid to usd_per_stall_s_is_from_plan as above, and
   address, mapping  {start, end, perms, name} or null
   page          in_dram, not_in_dram, or null if it cannot be told
   tracked       whether Terrace follows it; if not, why_not says why, and the rest is missing
-  region        start, end, pages, resident_pages, stored_pages, tier, touched_pages (a window,
+  region        start, end, pages, resident_pages, resting_pages (of those in DRAM, what came
+                back so lately that it stays), stored_pages, tier, touched_pages (a window,
                 averaged), touched_newest_first[] (null: not seen), windows_seen
   chosen, why   the tier that the last plan chose, and the reason in words
   alternatives[]    every tier: tier, usd_per_month (of this region), faults_per_window,

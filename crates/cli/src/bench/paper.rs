@@ -53,7 +53,7 @@ const OVERHEAD_S: f64 = 10.0;
 /// which needs root and is put back afterwards. A run that has ended is a file in DIR/runs; started
 /// again with the same settings, it goes on where it was interrupted.
 ///
-/// DIR: report.html, report.md, results.json, settings.json, runs/*.json.
+/// DIR: report.html, report.md, figure-8-WORKLOAD.svg, results.json, settings.json, runs/*.json.
 ///
 /// JSON (--json, results.json): `workloads[]` with `name`, `rounds`, `dram`, `noise`, `bars[]`
 /// (`what`, `measured`, `verdict`) and `configs[]` with `name`, `tco_saved`, `slowdown` (time for
@@ -408,6 +408,10 @@ fn write_reports(
     record::write_whole(&md, &said)?;
     let page = report::render(&workloads, records, settings, &environment, skipped);
     record::write_whole(&html, &page)?;
+    for w in &workloads {
+        let path = args.out.join(format!("figure-8-{}.svg", w.name));
+        record::write_whole(&path, &report::picture(w, settings))?;
+    }
     if let Some(path) = &args.series.json {
         record::write_whole(path, &text)?;
     }

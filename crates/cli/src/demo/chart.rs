@@ -1,13 +1,21 @@
-//! Plots as inline SVG: stacked bars over time, lines over time, and points. Colours are CSS
-//! classes (`c0`, `c1`, ..) that the report defines for light and dark. Hovering shows `<title>`.
+//! Plots as SVG, inline or as files: stacked bars over time, lines over time, and points. Colours
+//! are CSS classes (`c0`, `c1`, ..) of [`STYLE`], for light and dark. Hovering shows `<title>`.
 
 use std::fmt::Write;
+
+/// The style sheet of pages with plots in them.
+pub const STYLE: &str = concat!(include_str!("chart.css"), include_str!("report.css"));
+/// What of it a plot by itself needs.
+const OF_PLOTS: &str = include_str!("chart.css");
 
 const WIDTH: f64 = 560.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 40.0;
+/// Above the plot in a file by itself, and of a letter in its legend.
+const FILE_TOP: f64 = 30.0;
+const LETTER: f64 = 6.3;
 
 /// A plot without its contents: size, axes and what they mean.
 pub struct Frame {
@@ -48,6 +56,20 @@ pub struct Line {
     pub dash: usize,
     /// From left to right.
     pub points: Vec<Point>,
+}
+
+/// A point with a name beside it.
+pub struct Mark {
+    /// Colour class.
+    pub color: usize,
+    /// Where it is.
+    pub at: (f64, f64),
+    /// Where it may be instead, along x and along y: a thin line each.
+    pub within: Option<[(f64, f64); 2]>,
+    /// What stands beside it.
+    pub name: String,
+    /// What hovering shows.
+    pub title: String,
 }
 
 impl Frame {
@@ -97,45 +119,95 @@ impl Frame {
     }
 
     /// Draws points with a name beside them.
-    pub fn points(&self, points: &[(Line, String)]) -> String {
+    pub fn points(&self, marks: &[Mark]) -> String {
         let mut out = self.open();
-        let mut from_top: Vec<&(Line, String)> = points.iter().collect();
-        let height = |p: &(Line, String)| p.0.points.first().map_or(0.0, |p| -p.1);
-        from_top.sort_by(|a, b| height(a).total_cmp(&height(b)));
+        let mut from_top: Vec<&Mark> = marks.iter().collect();
+        from_top.sort_by(|a, b| b.at.1.total_cmp(&a.at.1));
         // Lowest name so far on either side, so that names of close points do not overlap.
         let mut lowest = [f64::NEG_INFINITY; 2];
-        for (line, name) in from_top {
-            self.markers(&mut out, line, 6.0);
-            if let Some((x, y, _)) = line.points.first() {
-                // Names near the right edge go to the left of their point.
-                let right = self.px(*x) > WIDTH * 0.62;
-                let (anchor, dx) = if right { ("end", -10.0) } else { ("start", 10.0) };
-                let side = &mut lowest[usize::from(right)];
-                *side = (self.py(*y) + 4.0).max(*side + 13.0);
-                let at = *side;
+        for mark in from_top {
+            let (x, y) = mark.at;
+            for [from, to] in mark
+                .within
+                .iter()
+                .flat_map(|[xs, ys]| [[(xs.0, y), (xs.1, y)], [(x, ys.0), (x, ys.1)]])
+            {
                 let _ = write!(
                     out,
-                    r#"<text class="name" x="{:.1}" y="{at:.1}" text-anchor="{anchor}">{}</text>"#,
-                    self.px(*x) + dx,
-                    escape(name)
+                    r#"<polyline class="l{} thin" points="{:.1},{:.1} {:.1},{:.1}"/>"#,
+                    mark.color,
+                    self.px(from.0),
+                    self.py(from.1),
+                    self.px(to.0),
+                    self.py(to.1)
                 );
             }
+            self.marker(&mut out, mark.color, mark.at, &mark.title, 6.0);
+            // Names near the right edge go to the left of their point.
+            let right = self.px(x) > WIDTH * 0.62;
+            let (anchor, dx) = if right { ("end", -10.0) } else { ("start", 10.0) };
+            let side = &mut lowest[usize::from(right)];
+            // Above the thin lines.
+            *side = (self.py(y) - 5.0).max(*side + 13.0);
+            let at = *side;
+            let _ = write!(
+                out,
+                r#"<text class="name" x="{:.1}" y="{at:.1}" text-anchor="{anchor}">{}</text>"#,
+                self.px(x) + dx,
+                escape(&mark.name)
+            );
         }
         self.close(out)
     }
 
     fn markers(&self, out: &mut String, line: &Line, radius: f64) {
         for (x, y, title) in line.points.iter().filter(|p| !p.2.is_empty()) {
-            let _ = write!(
-                out,
-                "<circle class='c{}' cx='{:.1}' cy='{:.1}' r='{radius}'><title>{}</title>\
-                 </circle>",
-                line.color,
-                self.px(*x),
-                self.py(*y),
-                escape(title)
-            );
+            self.marker(out, line.color, (*x, *y), title, radius);
         }
+    }
+
+    fn marker(&self, out: &mut String, color: usize, at: (f64, f64), title: &str, radius: f64) {
+        let _ = write!(
+            out,
+            "<circle class='c{color}' cx='{:.1}' cy='{:.1}' r='{radius}'><title>{}</title>\
+             </circle>",
+            self.px(at.0),
+            self.py(at.1),
+            escape(title)
+        );
+    }
+
+    /// A plot of this frame as a file by itself: with what it is called above, and what colour is
+    /// what below.
+    pub fn file(&self, plot: &str, title: &str, legend: &[(usize, &str)]) -> String {
+        let mut keys = String::new();
+        let (mut x, mut y) = (LEFT, FILE_TOP + self.height + 14.0);
+        for (color, name) in legend {
+            let width = 24.0 + LETTER * name.chars().count() as f64;
+            if x > LEFT && x + width > WIDTH {
+                (x, y) = (LEFT, y + 17.0);
+            }
+            let _ = write!(
+                keys,
+                "<rect class='c{color}' x='{x:.0}' y='{:.0}' width='10' height='10'/>\
+                 <text x='{:.0}' y='{y:.0}'>{}</text>",
+                y - 9.0,
+                x + 15.0,
+                escape(name)
+            );
+            x += width;
+        }
+        let height = if legend.is_empty() { FILE_TOP + self.height } else { y + 10.0 };
+        let plot = plot.strip_prefix("<svg ").unwrap_or(plot);
+        format!(
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
+             width='{WIDTH}' height='{height}' font-family='system-ui, sans-serif'>\
+             <style>{OF_PLOTS}</style><rect class='paper' width='{WIDTH}' height='{height}'/>\
+             <text class='title' x='{LEFT}' y='22'>{}</text>\
+             <svg y='{FILE_TOP}' width='{WIDTH}' height='{}' {plot}{keys}</svg>\n",
+            escape(title),
+            self.height
+        )
     }
 
     fn px(&self, x: f64) -> f64 {
@@ -304,6 +376,41 @@ mod tests {
         assert_eq!(svg.matches("<rect class='c").count(), 2);
         assert!(svg.contains("<title>a &amp; b</title>") && svg.contains("GiB &lt;x&gt;"));
         assert!(svg.starts_with("<svg") && svg.ends_with("</svg>") && !svg.contains("NaN"));
+    }
+
+    #[test]
+    fn a_point_has_its_interval_and_its_name() {
+        let mark = Mark {
+            color: 4,
+            at: (30.0, 0.5),
+            within: Some([(10.0, 50.0), (0.25, 0.75)]),
+            name: "a <b>".into(),
+            title: "c".into(),
+        };
+        let svg = frame().points(&[mark]);
+        let (left, right) = (frame().px(10.0), frame().px(50.0));
+        let middle = frame().py(0.5);
+        assert!(svg.contains(&format!("{left:.1},{middle:.1} {right:.1},{middle:.1}")), "{svg}");
+        assert_eq!(svg.matches("l4 thin").count(), 2);
+        assert!(svg.contains(">a &lt;b&gt;</text>") && svg.contains("<title>c</title>"));
+    }
+
+    #[test]
+    fn a_file_stands_by_itself() {
+        let plot = frame().lines(&[]);
+        let long = "a name that is not short at all, and then some more of it";
+        let file = frame().file(&plot, "what & why", &[(1, "one"), (2, long), (3, long)]);
+        assert!(file.starts_with("<svg xmlns='http://www.w3.org/2000/svg'"));
+        assert_eq!(file.matches("<svg ").count(), file.matches("</svg>").count());
+        assert!(file.contains("what &amp; why") && file.contains("--c1: #"));
+        // The third name has a line of its own.
+        let rows: std::collections::BTreeSet<&str> = file
+            .split("<rect class='c")
+            .skip(1)
+            .filter_map(|r| r.split(" y='").nth(1)?.split('\'').next())
+            .collect();
+        assert_eq!(rows.len(), 2, "{file}");
+        assert_eq!(frame().file(&plot, "", &[]).matches("<rect class='c").count(), 0);
     }
 
     #[test]

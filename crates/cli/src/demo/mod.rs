@@ -114,7 +114,7 @@ pub struct DemoArgs {
     /// Write results as JSON to this file
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// Write the HTML report to this file
+    /// Write the HTML report to this file, and its first plot beside it, as .svg
     #[arg(long, default_value = "build/demo/report.html")]
     pub report: PathBuf,
     /// Program to use instead of this one for `run` (for tests of the demo itself)
@@ -235,6 +235,9 @@ pub fn run(args: DemoArgs) -> Result<()> {
     let html = report::render(&outcomes, &rows, &notes);
     fs::write(&args.report, html)
         .with_context(|| format!("cannot write {}", args.report.display()))?;
+    let picture = args.report.with_extension("svg");
+    fs::write(&picture, report::picture(&rows))
+        .with_context(|| format!("cannot write {}", picture.display()))?;
     if let Some(path) = &args.json {
         let json = json(&args, &rows, &notes);
         fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;

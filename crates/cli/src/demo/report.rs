@@ -1,13 +1,12 @@
 //! The HTML report: one file, no scripts, no outside resources, light and dark. Its plots are the
 //! counterparts of TierScape's Figures 8 to 12 for this machine.
 
-use super::chart::{ceiling, escape, Bar, Frame, Line, Point};
+use super::chart::{ceiling, escape, Bar, Frame, Line, Mark, Point, STYLE};
 use super::outcome::{Outcome, Row};
 use super::table::{thousands, Notes};
 use super::timeline::{TierWindow, Window};
 use std::fmt::Write;
 
-const STYLE: &str = include_str!("report.css");
 const GIB_PER_PAGE: f64 = 4096.0 / (1_u64 << 30) as f64;
 /// Colour classes of the style sheet: 0 is DRAM, the rest are given out in order.
 const COLORS: usize = 10;
@@ -164,6 +163,23 @@ fn results(out: &mut String, rows: &[Row]) {
 
 /// Figure 8: what is paid for what is saved.
 fn overview(out: &mut String, rows: &[Row]) {
+    section(
+        out,
+        "What is saved and what it costs",
+        "Throughput against memory cost saved (TierScape, Figure 8); up and to the right is \
+         better.",
+    );
+    let (frame, points) = saved_and_paid(rows);
+    let _ = write!(out, "<figure class=\"wide\">{}</figure>", frame.points(&points));
+}
+
+/// The same as a picture by itself.
+pub fn picture(rows: &[Row]) -> String {
+    let (frame, points) = saved_and_paid(rows);
+    frame.file(&frame.points(&points), "Redis on tiers: what is saved and what it costs", &[])
+}
+
+fn saved_and_paid(rows: &[Row]) -> (Frame, Vec<Mark>) {
     let rows: Vec<(usize, &Row)> =
         rows.iter().enumerate().filter(|(_, r)| r.preset.is_some() || r.name == "dram").collect();
     let most = rows.iter().map(|(_, r)| r.throughput_ratio).fold(1.0, f64::max);
@@ -177,22 +193,17 @@ fn overview(out: &mut String, rows: &[Row]) {
         band: None,
         description: "Throughput against memory cost saved, a point for each run".into(),
     };
-    let points: Vec<(Line, String)> = rows
-        .iter()
-        .map(|(i, row)| {
-            let (x, y) = (100.0 * row.tco_saved, row.throughput_ratio);
-            let title = format!("{}: {x:.1} % saved at {y:.3} of DRAM throughput", row.name);
-            let line = Line { color: run_color(*i), dash: 0, points: vec![(x, y, title)] };
-            (line, row.name.clone())
-        })
-        .collect();
-    section(
-        out,
-        "What is saved and what it costs",
-        "Throughput against memory cost saved (TierScape, Figure 8); up and to the right is \
-         better.",
-    );
-    let _ = write!(out, "<figure class=\"wide\">{}</figure>", frame.points(&points));
+    let marks = rows.iter().map(|(i, row)| {
+        let (x, y) = (100.0 * row.tco_saved, row.throughput_ratio);
+        Mark {
+            color: run_color(*i),
+            at: (x, y),
+            within: None,
+            name: row.name.clone(),
+            title: format!("{}: {x:.1} % saved at {y:.3} of DRAM throughput", row.name),
+        }
+    });
+    (frame, marks.collect())
 }
 
 fn run_color(index: usize) -> usize {

@@ -78,20 +78,25 @@ pub(super) fn region(answer: &Value) -> String {
     out
 }
 
+fn where_pages_are(region: &Value) -> String {
+    let [pages, resident, resting, stored] =
+        ["pages", "resident_pages", "resting_pages", "stored_pages"]
+            .map(|key| number(&region[key]));
+    let of_dram = match resting > 0.0 {
+        true => format!(" ({resting} of them back so lately, or so often, that they stay for now)"),
+        false => String::new(),
+    };
+    let of_stored = match stored > 0.0 {
+        true => format!(" ({})", text(&region["tier"])),
+        false => String::new(),
+    };
+    format!("{pages} pages with data, {resident} in DRAM{of_dram}, {stored} stored{of_stored}")
+}
+
 fn one_region(w: &mut String, answer: &Value) {
     let region = &answer["region"];
     let (start, end) = (number(&region["start"]) as u64, number(&region["end"]) as u64);
-    let _ = writeln!(
-        w,
-        "region      0x{start:012x} to 0x{end:012x}: {} pages with data, {} in DRAM, {} stored{}",
-        number(&region["pages"]),
-        number(&region["resident_pages"]),
-        number(&region["stored_pages"]),
-        match number(&region["stored_pages"]) > 0.0 {
-            true => format!(" ({})", text(&region["tier"])),
-            false => String::new(),
-        }
-    );
+    let _ = writeln!(w, "region      0x{start:012x} to 0x{end:012x}: {}", where_pages_are(region));
     let windows: Vec<String> = list(&region["touched_newest_first"])
         .iter()
         .rev()
@@ -402,5 +407,27 @@ fn micros(us: f64) -> String {
         x if x < 1e3 => format!("{us:.1} us"),
         x if x < 1e6 => format!("{:.1} ms", us / 1e3),
         _ => format!("{:.2} s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_region_says_where_its_pages_are_and_why_some_stay() {
+        let region = |resident: u64, resting: u64| {
+            where_pages_are(&json!({
+                "pages": 512, "resident_pages": resident, "resting_pages": resting,
+                "stored_pages": 512 - resident, "tier": "zstd",
+            }))
+        };
+        assert_eq!(region(512, 0), "512 pages with data, 512 in DRAM, 0 stored");
+        assert_eq!(region(2, 0), "512 pages with data, 2 in DRAM, 510 stored (zstd)");
+        let some = region(90, 70);
+        assert!(some.starts_with("512 pages with data, 90 in DRAM (70 of them back so"), "{some}");
+        assert!(some.ends_with("stay for now), 422 stored (zstd)"), "{some}");
     }
 }

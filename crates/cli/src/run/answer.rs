@@ -260,6 +260,7 @@ impl Asked<'_> {
             "end": start + REGION_BYTES,
             "pages": view.pages,
             "resident_pages": view.resident,
+            "resting_pages": view.cooling,
             "stored_pages": view.pages.saturating_sub(view.resident),
             "tier": self.name(view.tier),
             "touched_pages": view.hotness_usable(),

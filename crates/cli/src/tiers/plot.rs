@@ -9,16 +9,13 @@ use std::fmt::Write as _;
 use terrace_core::tier::{Codec, Pool};
 
 use super::report::{Report, Row};
-use crate::demo::chart::escape;
+use crate::demo::chart::{escape, STYLE};
 
-const STYLE: &str = include_str!("../demo/report.css");
 /// What a picture of its own needs besides: a page has a background and a font already.
-const MORE_STYLE: &str =
-    "svg { font-family: system-ui, sans-serif; } .paper { fill: var(--paper); } \
+const MORE_STYLE: &str = "svg { font-family: system-ui, sans-serif; } \
     .step { fill: none; stroke: var(--soft); stroke-width: 1.2; } .dash { stroke-dasharray: 5 4; } \
     .ring { fill: none; stroke: var(--ink); stroke-width: 1.6; } .hollow { fill: var(--paper); \
     stroke-width: 2; } .lead { stroke: var(--soft); stroke-width: .8; } .off { opacity: .55; } \
-    svg text.title { fill: var(--ink); font-size: 14px; font-weight: 600; } \
     svg text.key { text-anchor: start; }";
 
 const WIDTH: f64 = 860.0;

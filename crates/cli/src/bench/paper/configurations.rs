@@ -39,10 +39,10 @@ impl Family {
             Family::Control => "runtime only",
             Family::Kernel => "2T, the kernel's zswap",
             Family::Own => "2T in Terrace",
-            Family::Waterfall => "6T-WF",
-            Family::Analytical => "6T-AM",
-            Family::Best => "best, all tiers",
-            Family::BestReal => "best, real media",
+            Family::Waterfall => "6T-WF, waterfall",
+            Family::Analytical => "6T-AM, by alpha",
+            Family::Best => "--max-slowdown (best), all tiers",
+            Family::BestReal => "--max-slowdown (best-real), real media",
         }
     }
 }

@@ -106,6 +106,7 @@ fn workload(out: &mut String, w: &WorkloadSummary) {
         share(w.noise.p99),
         w.noise.pairs,
     );
+    let _ = writeln!(out, "![Slowdown against TCO saved](figure-8-{}.svg)\n", w.name);
     out.push_str(
         "| configuration | runs | TCO saved | slowdown (interval) | mean | p99 | p99.9 | tax \
          | faults/s | |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",

@@ -9,9 +9,8 @@ use super::markdown::{DIFFERENCES, MONEY};
 use super::record::{Record, Settings, Window};
 use super::statistics::Verdict;
 use super::summary::{ConfigSummary, WorkloadSummary};
-use crate::demo::chart::{ceiling, escape, Bar, Frame, Line};
+use crate::demo::chart::{ceiling, escape, Bar, Frame, Line, Mark, STYLE};
 
-const STYLE: &str = include_str!("../../demo/report.css");
 const GIB_PER_PAGE: f64 = 4096.0 / (1_u64 << 30) as f64;
 /// Colour classes of the style sheet; 0 is DRAM.
 const COLORS: usize = 10;
@@ -100,7 +99,7 @@ fn workload(out: &mut String, w: &WorkloadSummary, runs: &[&Record]) {
     section(
         out,
         "Figure 8: slowdown against TCO saved",
-        "Down and to the right is better. Medians; hover for intervals.",
+        "Down and to the right is better. Medians, and their intervals as thin lines.",
     );
     figure_8(out, w);
     section(out, "Figure 12: latency", "Over that of the DRAM runs beside: 1 is DRAM.");
@@ -165,11 +164,48 @@ fn color(family: Family) -> usize {
 }
 
 fn figure_8(out: &mut String, w: &WorkloadSummary) {
-    let mut points = vec![(
-        Line { color: 0, dash: 0, points: vec![(0.0, 0.0, "DRAM".to_owned())] },
-        "DRAM".to_owned(),
-    )];
+    let (frame, marks) = slowdown_and_saved(w);
+    let _ = write!(out, "<figure class='wide'>{}</figure>", frame.points(&marks));
+    out.push_str("<div class='legend'>");
+    for (color, name) in families(w) {
+        key(out, color, name);
+    }
+    out.push_str("</div>");
+}
+
+/// Figure 8 as a picture by itself.
+pub(super) fn picture(w: &WorkloadSummary, settings: &Settings) -> String {
+    let (frame, marks) = slowdown_and_saved(w);
+    let rounds = w.configs.iter().map(|c| c.runs).max().unwrap_or(0);
+    let title = format!(
+        "{}, {} MiB, windows of {} s, {rounds} round{}",
+        w.name,
+        settings.size_mib,
+        settings.window_s,
+        if rounds == 1 { "" } else { "s" },
+    );
+    frame.file(&frame.points(&marks), &title, &families(w))
+}
+
+/// What the colours of [`slowdown_and_saved`] are.
+fn families(w: &WorkloadSummary) -> Vec<(usize, &'static str)> {
+    let mut all = Vec::new();
     for c in &w.configs {
+        let family = c.configuration().family;
+        let key = (color(family), family.title());
+        if !all.contains(&key) {
+            all.push(key);
+        }
+    }
+    all
+}
+
+fn slowdown_and_saved(w: &WorkloadSummary) -> (Frame, Vec<Mark>) {
+    let dram = "DRAM".to_owned();
+    let title = dram.clone();
+    let mut marks = vec![Mark { color: 0, at: (0.0, 0.0), within: None, name: dram, title }];
+    for c in &w.configs {
+        let percent = |[from, to]: [f64; 2]| (from * 100.0, to * 100.0);
         let (x, y) = (c.tco_saved * 100.0, c.slowdown * 100.0);
         let title = format!(
             "{}: {x:.1} % saved ({:.1} to {:.1}), {y:.1} % slowdown ({:.1} to {:.1}), {} runs{}",
@@ -181,15 +217,19 @@ fn figure_8(out: &mut String, w: &WorkloadSummary) {
             c.runs,
             if c.undecided { ", undecided" } else { "" },
         );
-        let color = color(c.configuration().family);
-        let line = Line { color, dash: 0, points: vec![(x, y, title)] };
-        points.push((line, c.name.clone()));
+        marks.push(Mark {
+            color: color(c.configuration().family),
+            at: (x, y),
+            within: (c.runs > 1).then(|| [percent(c.tco_saved_ci), percent(c.slowdown_ci)]),
+            name: c.name.clone(),
+            title,
+        });
     }
-    let reach = |get: fn(&ConfigSummary) -> f64| {
-        let all = w.configs.iter().map(|c| get(c) * 100.0).filter(|v| v.is_finite());
+    let reach = |get: fn(&ConfigSummary) -> [f64; 2]| {
+        let all = w.configs.iter().flat_map(get).map(|v| v * 100.0).filter(|v| v.is_finite());
         all.fold((0.0f64, 0.0f64), |(low, high), v| (low.min(v), high.max(v)))
     };
-    let ((x_low, x_high), (y_low, y_high)) = (reach(|c| c.tco_saved), reach(|c| c.slowdown));
+    let ((x_low, x_high), (y_low, y_high)) = (reach(|c| c.tco_saved_ci), reach(|c| c.slowdown_ci));
     let frame = Frame {
         height: 420.0,
         x: (x_low * 1.05, ceiling(x_high)),
@@ -199,17 +239,7 @@ fn figure_8(out: &mut String, w: &WorkloadSummary) {
         band: None,
         description: format!("slowdown against TCO saved, {}", w.name),
     };
-    let _ = write!(out, "<figure class='wide'>{}</figure>", frame.points(&points));
-    out.push_str("<div class='legend'>");
-    let mut families: Vec<Family> = Vec::new();
-    for c in &w.configs {
-        let family = c.configuration().family;
-        if !families.contains(&family) {
-            families.push(family);
-            key(out, color(family), family.title());
-        }
-    }
-    out.push_str("</div>");
+    (frame, marks)
 }
 
 fn key(out: &mut String, color: usize, name: &str) {

@@ -211,7 +211,13 @@ fn reports_show_every_figure() {
         assert!(!html.contains(text), "{text}");
     }
     assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+    let picture = report::picture(&workloads[0], &settings());
+    assert!(picture.starts_with("<svg xmlns=") && picture.contains(", 5 rounds</text>"));
+    assert!(picture.contains(">6t-am-0.1</text>") && !picture.contains("NaN"), "{picture}");
+    // An interval along each axis for every configuration.
+    assert_eq!(picture.matches(" thin\"").count(), 2 * workloads[0].configs.len());
     let md = markdown::render(&workloads, &settings(), &environment, &skipped);
+    assert!(md.contains("(figure-8-bfs.svg)"));
     for text in ["| 6t-am-0.1 | 5 | 64.0 % |", "no duckdb", "| redis |", "## bfs", "undecided"] {
         assert!(md.contains(text), "{text} is not in\n{md}");
     }
