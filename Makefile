@@ -101,6 +101,7 @@ soak-sim: cargo
 	$(SIMULATION) --soak --from $(or $(FROM),1000000)
 
 bench: build
+	@tools/need-packages redis-server:redis-server
 	$(TERRACE) bench plan
 	$(TERRACE) bench rest
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import HARD, Sandbox, faults_from_tiers, unmount
+from harness import HARD, Sandbox, faults_from_tiers, pages_in_tiers, unmount
 from test_hazards import UNPRIVILEGED, Compiler, face
 
 pytestmark = pytest.mark.usefixtures("can_tier")
@@ -116,6 +116,29 @@ def test_a_file_that_was_damaged(sandbox: Sandbox, program: Compiler) -> None:
     """A page that does not match its checksum is handed to nobody."""
     why = "does not match its checksum"
     ends_with_one_line(sandbox, [program("lose_file"), "damage"], "DAMAGE", why)
+
+
+@pytest.mark.parametrize("price", [0.3, 0.1])
+def test_what_does_not_shrink(sandbox: Sandbox, program: Compiler, price: float) -> None:
+    """It stays in memory, unless the medium costs so much less that it pays as it is."""
+    config = sandbox.folder / "priced.toml"
+    config.write_text(
+        f'[[medium]]\nname = "dram"\nkind = "dram"\nusd_per_gib_month = 0.3\n'
+        f'[[medium]]\nname = "far"\nkind = "file"\nusd_per_gib_month = {price}\n'
+        f'directory = "{sandbox.folder}"\ncapacity_mib = 256\n{TIERS}'
+    )
+    with sandbox.start(program("futile"), options=(*HARD, "--config", str(config))) as run:
+        assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
+        windows = run.windows()
+    refused = sum(t["refused"]["incompressible"] for t in windows[-1]["tiers"][1:])
+    most = max(pages_in_tiers(w) for w in windows)
+    # 48 MiB of lines, as much that is random: a page of these takes a page.
+    if price < 0.3:
+        assert refused == 0, windows[-1]["tiers"]
+        assert most > 20_000
+        assert max(sum(t["pool_bytes"] for t in w["tiers"][1:]) for w in windows) > 40 << 20
+    else:
+        assert refused > 100 and most < 13_000, windows[-1]["tiers"]
 
 
 def test_money_of_a_file(sandbox: Sandbox, program: Compiler) -> None:

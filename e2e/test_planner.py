@@ -335,6 +335,30 @@ def test_pages_in_use_of_a_cold_region(
         run.until("OK")
 
 
+def test_what_is_called_home_comes_home(sandbox: Sandbox, program: Compiler) -> None:
+    """Also where the next plan comes first, for which it is home and that does not name it."""
+    with sandbox.start(program("linger")) as run:
+        pid = start_pid(run)
+        orphan(run)
+        with Planner(door_of(sandbox, pid)) as planner:
+            planner.greet()
+
+            def stored(tier: int | None) -> int:
+                regions = planner.close_window()
+                planner.send(plan(() if tier is None else ((r, tier) for r in regions)))
+                return sum(region.stored for region in regions.values())
+
+            wait_until("most of it is in a tier", lambda: stored(1) > 4_000)
+            regions = planner.close_window()
+            planner.number += 1
+            at_once = window(planner.number) + plan(())
+            planner.send(plan((region, 0) for region in regions) + at_once)
+            assert planner.receive() is not None
+            wait_until("all of it is home", lambda: stored(None) == 0)
+        os.kill(pid, signal.SIGTERM)
+        run.until("OK")
+
+
 # ---- it talks nonsense ---------------------------------------------------------------------------
 
 

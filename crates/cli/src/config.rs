@@ -234,7 +234,8 @@ pub struct RunConfig {
     pub move_mib_s: u64,
     /// Pages of a region in DRAM that the tracker watches in one window; 0 to 512.
     pub samples_per_region: u32,
-    /// A page that compresses to more bytes than this stays in DRAM.
+    /// A page that compresses to more bytes than this stays in DRAM; to more than what costs as
+    /// much, where a tier's medium is cheaper than DRAM ([`TierSpec::cutoff_bytes`]).
     pub cutoff_bytes: u32,
     /// Windows for which a page that faulted back is left alone.
     pub cooling_windows: u32,
@@ -347,14 +348,14 @@ pub struct ConfigArgs {
     /// TOML file with media, tiers, policy and limits (docs/configuration.md)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Tier set to use instead of the file's
+    /// Tier set to use instead of the file's [default: auto]
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
-    /// Who decides the placement
+    /// Who decides the placement [default: slowdown]
     #[arg(long, value_enum)]
     pub policy: Option<PolicyKind>,
     /// Knob of the analytical policy, which it chooses: 1 keeps everything in DRAM, 0 saves all
-    /// that can be saved
+    /// that can be saved [default: 0.5]
     #[arg(long, allow_negative_numbers = true)]
     pub alpha: Option<f64>,
     /// Most that the program's memory may cost, in US dollars per month or as a share such as 60%
@@ -366,8 +367,9 @@ pub struct ConfigArgs {
     /// slowdown policy, which is the default
     #[arg(long, value_name = "PERCENT", conflicts_with = "alpha")]
     pub max_slowdown: Option<String>,
-    /// Threshold of the policies waterfall and two-tier: conservative, moderate, aggressive, "45%"
-    /// or a hotness
+    /// Threshold of the policies waterfall and two-tier: conservative, moderate, aggressive (the
+    /// coldest 17.5, 45, 75 %), another share such as "30%", or a hotness (pages of a region that
+    /// are touched in a window, 0 to 512) [default: moderate]
     #[arg(long)]
     pub threshold: Option<String>,
     /// Compressed tier of the policy two-tier, by its number from 1
@@ -377,15 +379,16 @@ pub struct ConfigArgs {
     #[command(flatten)]
     pub cold_age: ColdAgeArgs,
     /// Price of processor time in US dollars per core and month; 0 if spare cores cost nothing
+    /// [default: 0.02]
     #[arg(long, value_name = "USD", allow_negative_numbers = true)]
     pub usd_per_core_month: Option<f64>,
-    /// Length of a profile window in seconds
+    /// Length of a profile window in seconds [default: 5]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub window: Option<f64>,
-    /// Threads that compress and move pages
+    /// Threads that compress and move pages [default: 1]
     #[arg(long, value_name = "N")]
     pub move_threads: Option<u32>,
-    /// Most memory taken out of the program per second, in MiB; 0 for no limit
+    /// Most memory taken out of the program per second, in MiB; 0 for no limit [default: 512]
     #[arg(long, value_name = "MIB")]
     pub move_mib_s: Option<u64>,
 }

@@ -5,6 +5,8 @@
 
 use core::fmt;
 
+use crate::state::PAGE_BYTES;
+
 /// How many tiers one application can have, DRAM included. Bounds the tier field of a page's
 /// state word (4 bits) and every per-tier array.
 pub const MAX_TIERS: usize = 16;
@@ -304,6 +306,22 @@ impl TierSpec {
         }
     }
 
+    /// Longest encoding that it should take of a page, in bytes, where in DRAM that is `of_dram`:
+    /// what costs as much here. On a medium that is cheaper than DRAM a page that hardly shrinks is
+    /// worth taking, too, and where it is a page's length one that does not shrink at all. (In a
+    /// block no page has a length of its own; there it is `of_dram`.)
+    pub fn cutoff_bytes(&self, of_dram: u32, dram_usd_per_gib_month: f64) -> u32 {
+        // A page as it is saves nothing at the price of DRAM.
+        let whole = PAGE_BYTES as u32;
+        let of_dram = of_dram.min(whole - 1);
+        let as_much = f64::from(of_dram) * dram_usd_per_gib_month / self.medium.usd_per_gib_month;
+        match self.block_kib {
+            // (Where both are free there is nothing to compare: not a number becomes 0.)
+            0 => (as_much as u32).clamp(of_dram, whole),
+            _ => of_dram,
+        }
+    }
+
     /// A tier of Zstandard blocks of so many KiB, named `pool+zstd+64k+medium`.
     pub fn with_blocks(pool: Pool, block_kib: u8, medium: Medium) -> TierSpec {
         let codec = Codec::Zstd;
@@ -335,6 +353,24 @@ mod tests {
             [4, 8, 16]
         );
         assert_eq!(TierSpec::new(Pool::Zbud, Codec::Zstd, dram()).pages_per_block(), 1);
+    }
+
+    #[test]
+    fn a_cheaper_medium_takes_what_shrinks_less() {
+        let of_dram = 2_990;
+        let cutoff = |usd, block_kib| {
+            let tier = TierSpec::new(Pool::Zsmalloc, Codec::Zstd, Medium::dram(usd));
+            TierSpec { block_kib, ..tier }.cutoff_bytes(of_dram, 0.3)
+        };
+        assert_eq!(cutoff(0.3, 0), of_dram);
+        assert_eq!(cutoff(0.24, 0), 3_737);
+        assert_eq!((cutoff(0.1, 0), cutoff(0.0, 0)), (4_096, 4_096));
+        assert_eq!((cutoff(0.6, 0), cutoff(0.1, 64)), (of_dram, of_dram));
+        let free = TierSpec::new(Pool::Zbud, Codec::Lz4, Medium::dram(0.0));
+        assert_eq!(free.cutoff_bytes(of_dram, 0.0), of_dram);
+        assert_eq!(free.cutoff_bytes(9_999, 0.3), 4_096);
+        let dram = TierSpec::new(Pool::Zbud, Codec::Lz4, Medium::dram(0.3));
+        assert_eq!(dram.cutoff_bytes(4_096, 0.3), 4_095);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -51,6 +51,8 @@ pub struct TierConfig {
     pub place: Place,
     /// KiB that are compressed together, 0 for single pages ([`crate::tier::TierSpec::block_kib`]).
     pub block_kib: u8,
+    /// Longest encoding of a page that it takes, bytes ([`crate::tier::TierSpec::cutoff_bytes`]).
+    pub cutoff_bytes: u32,
 }
 
 /// Planner to runtime.
@@ -77,7 +79,8 @@ pub enum ToRuntime {
 /// Limits and tiers for the runtime.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Configure {
-    /// Stored size above which a page counts as incompressible, bytes (2,990 in the paper).
+    /// Stored size above which a page counts as incompressible, bytes (2,990 in the paper), at the
+    /// price of DRAM: what the tiers' own follow from.
     pub cutoff_bytes: u32,
     /// Pages sampled per region and window by the tracker.
     pub samples_per_region: u8,
@@ -354,7 +357,7 @@ impl Reader<'_> {
 
 const PLAN_ENTRY_BYTES: usize = 9;
 /// Without the path.
-const TIER_CONFIG_BYTES: usize = 39;
+const TIER_CONFIG_BYTES: usize = 43;
 /// Without what is known of single tiers.
 const REGION_REPORT_BYTES: usize = 25;
 const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 12 + 12;
@@ -483,7 +486,7 @@ fn encode_configure(w: &mut Writer, c: &Configure) {
         w.u64(t.latency_ns).u64(t.bandwidth_mib_s);
         w.u32(t.place.node).u64(t.place.capacity_bytes);
         w.u8(u8::from(t.place.is_enciphered)).text(&t.place.path);
-        w.u8(t.block_kib);
+        w.u8(t.block_kib).u32(t.cutoff_bytes);
     }
     w.u64(c.torture_seed);
     w.u32(c.note.len() as u32).0.extend_from_slice(c.note.as_bytes());
@@ -494,7 +497,8 @@ fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
     let (cutoff_bytes, samples_per_region) = (r.u32()?, r.u8()?);
     let (cooling_windows, move_threads, move_mib_s) = (r.u8()?, r.u8()?, r.u32()?);
     let n = r.count(TIER_CONFIG_BYTES)?;
-    let sane = (64..=4096).contains(&cutoff_bytes)
+    let is_cutoff = |bytes: u32| (64..=4096).contains(&bytes);
+    let sane = is_cutoff(cutoff_bytes)
         && samples_per_region <= 64
         && cooling_windows <= 64
         && (1..=8).contains(&move_threads)
@@ -519,6 +523,7 @@ fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
             bandwidth_mib_s: r.u64()?,
             place: decode_place(r)?,
             block_kib: decode_block_kib(r, codec)?,
+            cutoff_bytes: Some(r.u32()?).filter(|&n| is_cutoff(n)).ok_or(Malformed)?,
         });
     }
     Ok(Configure {

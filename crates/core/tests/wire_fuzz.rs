@@ -73,6 +73,7 @@ fn configure(r: &mut Random) -> Configure {
                 is_enciphered: r.below(2) == 0,
             },
             block_kib: if codec == Codec::Zstd { r.pick(&[0, 0, 16, 32, 64, 17]) } else { 0 },
+            cutoff_bytes: r.pick(&[63, 64, 2990, 2990, 2990, 2990, 4096, 4097]),
         }
     };
     Configure {

@@ -415,16 +415,32 @@ impl Agent {
             return false;
         }
         let regions = entries.iter().filter_map(|e| Some((self.rt.table.get(e.region)?, e.tier)));
-        let jobs: Vec<_> = regions.filter(|(r, _)| r.is_followed()).collect();
+        let mut jobs: Vec<_> = regions.filter(|(r, _)| r.is_followed()).collect();
         for (r, tier) in &jobs {
             r.tier.store(tier.0, Ordering::Relaxed);
             r.is_planned.store(true, Ordering::Relaxed);
+            r.is_called_home.store(*tier == TierId::DRAM, Ordering::Relaxed);
         }
+        jobs.splice(0..0, self.left_behind(&jobs));
         // (Also without jobs: the tracker takes samples of all that is followed.)
         kept::keep_threads(self.rt);
         self.drop_plan(jobs);
         self.tracker.open(self.rt.window.load(Ordering::Relaxed));
         true
+    }
+
+    /// Regions that an earlier plan called home, and that the movers did not come to. This one, for
+    /// which they are home, will not name them again.
+    fn left_behind(
+        &self,
+        jobs: &[(&'static crate::region::Region, TierId)],
+    ) -> Vec<(&'static crate::region::Region, TierId)> {
+        let mut named: Vec<u64> = jobs.iter().map(|(r, _)| r.base).collect();
+        named.sort_unstable();
+        let all = self.rt.table.all().into_iter();
+        let called = all.filter(|r| r.is_called_home.load(Ordering::Relaxed) && r.is_followed());
+        let away = called.filter(|r| r.stored_total() > 0 && named.binary_search(&r.base).is_err());
+        away.map(|r| (r, TierId::DRAM)).collect()
     }
 
     fn drop_plan(&self, jobs: Vec<(&'static crate::region::Region, TierId)>) {

@@ -55,7 +55,9 @@ fn of_pages(rt: &Runtime, t: &TierConfig, read_ns: u64) -> Option<Estimate> {
     let dictionaries = &rt.stores.dictionaries;
     let mut encoder = Encoder::with_dictionaries(t.codec, t.level, dictionaries).ok()?;
     let mut decoders = DecoderSet::with_dictionaries([t.codec], dictionaries).ok()?;
-    let cutoff = rt.stores.config.cutoff_bytes as usize;
+    let cutoff = (t.cutoff_bytes as usize).min(PAGE_BYTES - 1);
+    // As it is: nothing to decode.
+    let takes_all = t.cutoff_bytes as usize == PAGE_BYTES;
     let (mut encoded, mut decoded): (Page, Page) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
     let mut trial = pool::open(t.pool, 1 << 16);
     let (mut bytes, mut stored, mut whole, mut decode_ns) = (0u64, 0u64, 0u64, 0u64);
@@ -66,7 +68,13 @@ fn of_pages(rt: &Runtime, t: &TierConfig, read_ns: u64) -> Option<Estimate> {
         let len = encoder.encode(page, &mut encoded[..cutoff]);
         encode_ns.push(thread::now_ns() - start);
         let Some(len) = len else {
-            whole += PAGE_BYTES as u64;
+            if takes_all {
+                went_well &= trial.alloc(PAGE_BYTES, 0).is_some();
+                bytes += PAGE_BYTES as u64;
+                stored += 1;
+            } else {
+                whole += PAGE_BYTES as u64;
+            }
             return;
         };
         let start = thread::now_ns();
@@ -99,7 +107,7 @@ fn of_pages(rt: &Runtime, t: &TierConfig, read_ns: u64) -> Option<Estimate> {
 /// The same for a tier of blocks: tries a few, of pages that lie side by side.
 fn of_blocks(rt: &Runtime, t: &TierConfig, read_ns: u64) -> Option<Estimate> {
     let pages = usize::from(t.block_kib) / 4;
-    let mut trial = Trial::new(t.level, pages, rt.stores.config.cutoff_bytes as usize)?;
+    let mut trial = Trial::new(t.level, pages, t.cutoff_bytes as usize)?;
     let mut tried = Vec::with_capacity(BLOCKS);
     each_run(rt, BLOCKS, pages, |run| tried.extend(trial.run(run, thread::now_ns)));
     let (share, ns) = shares_of_blocks(&tried, pages * PAGE_BYTES);

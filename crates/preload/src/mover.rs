@@ -350,8 +350,8 @@ impl Mover {
             return false;
         }
         let Some(encoder) = self.encoders.get(tier.index() - 1) else { return false };
-        let cutoff = (self.rt.stores.config.cutoff_bytes as usize).min(PAGE_BYTES);
-        let out = &mut self.encoded[..cutoff];
+        let Some((t, _)) = self.rt.stores.get(tier) else { return false };
+        let out = &mut self.encoded[..t.cutoff_bytes()];
         let Found::Futile(pages) = probe::look(self.rt, region, encoder, &mut self.page, out)
         else {
             return false;

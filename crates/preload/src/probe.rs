@@ -12,7 +12,7 @@ use terrace_core::state::{PageState, REGION_PAGES};
 use terrace_core::tier::TierId;
 use terrace_store::codec::Encoder;
 use terrace_store::page::same_filled;
-use terrace_store::Page;
+use terrace_store::{Page, Tier};
 
 /// Pages looked at, one from each of as many parts of the region.
 const PAGES: usize = 8;
@@ -60,13 +60,13 @@ pub fn look(
 /// Whether a region should be looked at before it is carried to `tier`: all of it is at home, and
 /// that tier has seen nothing of it.
 pub fn is_called_for(rt: &Runtime, region: &Region, tier: TierId) -> bool {
-    let has_encodings = || rt.stores.get(tier).is_some_and(|(t, _)| t.has_encodings());
+    let can_refuse = |t: &Tier| t.has_encodings() && !t.takes_all();
     // A tortured run moves all that it can.
     rt.stores.config.torture_seed == 0
         && region.stored_total() == 0
         && region.resident.load(Ordering::Relaxed) > 0
         && !region.shrinkage.knows(tier)
-        && has_encodings()
+        && rt.stores.get(tier).is_some_and(|(t, _)| can_refuse(t))
 }
 
 /// One page of each part, not the same of each: data often repeats with a power of two.

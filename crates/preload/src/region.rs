@@ -52,6 +52,8 @@ pub struct Region {
     pub shrinkage: Shrinkage,
     /// The newest plan names it: its pages are about to leave and need no samples.
     pub is_planned: AtomicBool,
+    /// The last plan that named it wants it home. The agent's.
+    pub is_called_home: AtomicBool,
     /// The kernel would not move some page because a child has it too, or had. Set by the pager,
     /// taken by `shared.rs`.
     pub is_shared: AtomicBool,
@@ -77,6 +79,7 @@ impl Region {
             looks: AtomicU16::new(Looks::NONE.to_bits()),
             shrinkage: Shrinkage::default(),
             is_planned: AtomicBool::new(false),
+            is_called_home: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
         }
     }

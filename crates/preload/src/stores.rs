@@ -33,7 +33,7 @@ impl Stores {
             let share = share(&config.tiers, n);
             let medium = media::open(t.medium, &t.place, memory_bytes, share, &mut devices)
                 .map_err(|why| format!("the medium of tier {} cannot be used: {why}", n + 1))?;
-            tiers.push(Tier::new(&spec(t), medium, config.cutoff_bytes as usize));
+            tiers.push(Tier::new(&spec(t), medium, t.cutoff_bytes as usize));
         }
         Ok(Stores { config, dictionaries: Dictionaries::new(), tiers })
     }
@@ -115,6 +115,7 @@ mod tests {
             bandwidth_mib_s: 0,
             place: Place { path: path.into(), is_enciphered, ..Place::default() },
             block_kib: 0,
+            cutoff_bytes: 2990,
         }
     }
 

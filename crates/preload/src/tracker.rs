@@ -109,6 +109,7 @@ impl Tracker {
             if churned && self.rt.doorbell.call(move |pager| pager.unregister(r)) {
                 r.rest_windows.store(REST_WINDOWS, Ordering::Relaxed);
                 r.tier.store(0, Ordering::Relaxed);
+                r.is_called_home.store(false, Ordering::Relaxed);
             }
         }
         shared::take_back(self.rt);

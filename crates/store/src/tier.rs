@@ -170,7 +170,8 @@ pub struct Tier {
 
 impl Tier {
     /// Composes what the description says over the arena that `medium` is. An `emulated` medium
-    /// is made slow here. Encoded pages longer than `cutoff_bytes` are refused.
+    /// is made slow here. Encoded pages longer than `cutoff_bytes` are refused; none is if that is
+    /// a whole page ([`Tier::takes_all`]).
     pub fn new(spec: &TierSpec, medium: Box<dyn Medium>, cutoff_bytes: usize) -> Tier {
         let pool = pool::open(spec.pool, capacity_pages(&*medium));
         let medium: Box<dyn Medium> = match spec.medium.kind {
@@ -211,6 +212,12 @@ impl Tier {
     /// Longest encoded page it takes, in bytes.
     pub fn cutoff_bytes(&self) -> usize {
         self.cutoff_bytes
+    }
+
+    /// Whether it takes pages that do not shrink, too: as they are, one byte longer than any
+    /// encoding. So that a page of so many bytes is not decoded.
+    pub fn takes_all(&self) -> bool {
+        self.cutoff_bytes == PAGE_SIZE && self.has_encodings()
     }
 
     /// The medium below.
@@ -353,11 +360,27 @@ impl Tier {
             add(&self.counters.stores, u64::from(stored.is_ok()));
             return stored.map(|handle| (handle, None)).map_err(|why| self.refuse(why));
         }
-        let out = &mut scratch[..self.cutoff_bytes];
-        let Some(len) = encoder.encode(page, out) else {
-            return Err(self.refuse(Refusal::Incompressible));
+        let out = &mut scratch[..self.cutoff_bytes.min(PAGE_SIZE - 1)];
+        let bytes = match encoder.encode(page, out) {
+            Some(len) => &out[..len],
+            None if self.takes_all() => &page[..],
+            None => return Err(self.refuse(Refusal::Incompressible)),
         };
-        self.store(&out[..len], checksum(page)).map(|handle| (handle, Some(len)))
+        self.store(bytes, checksum(page)).map(|handle| (handle, Some(bytes.len())))
+    }
+
+    /// A page from what [`Tier::store_page`] made of it.
+    fn decode(
+        &self,
+        decoders: &mut DecoderSet,
+        bytes: &[u8],
+        page: &mut Page,
+    ) -> Result<(), LoadError> {
+        match <&Page>::try_from(bytes) {
+            Ok(whole) => *page = *whole,
+            Err(_) => decoders.decode(self.codec, bytes, page).map_err(|_| LoadError::Corrupt)?,
+        }
+        Ok(())
     }
 
     /// Loads and decodes a page, and makes sure that it is the page that was stored. On error the
@@ -380,7 +403,7 @@ impl Tier {
             return loaded;
         }
         let (len, check) = self.load(handle, scratch)?;
-        let outcome = match scratch.get(..len).map(|b| decoders.decode(self.codec, b, page)) {
+        let outcome = match scratch.get(..len).map(|b| self.decode(decoders, b, page)) {
             Some(Ok(())) if checksum(page) == check => return Ok(()),
             Some(Ok(())) => LoadError::WrongChecksum,
             _ => LoadError::Corrupt,
@@ -404,7 +427,7 @@ impl Tier {
         // A page that was written mostly shows here already.
         let is_likely = checksum(page) == check;
         let encoded = scratch.get(..len).filter(|_| is_likely)?;
-        decoders.decode(self.codec, encoded, other).ok()?;
+        self.decode(decoders, encoded, other).ok()?;
         (page == other).then_some(len)
     }
 

@@ -20,8 +20,9 @@ fn tier(pool: Pool, codec: Codec, pages: usize) -> Tier {
 #[test]
 fn every_composition_gives_back_what_it_took() {
     for pool in Pool::ALL {
-        for codec in Codec::ALL {
-            let tier = tier(pool, codec, 4096);
+        for (codec, cutoff) in Codec::ALL.map(|c| [(c, CUTOFF_BYTES), (c, PAGE_SIZE)]).concat() {
+            let medium = Box::new(HeapMedium::new(4096 * PAGE_SIZE));
+            let tier = Tier::new(&spec(pool, codec), medium, cutoff);
             let mut encoder = Encoder::new(codec, codec.default_level()).unwrap();
             let mut decoders = DecoderSet::new([codec]).unwrap();
             let mut random = Random(5);

@@ -675,6 +675,7 @@ fn pages_moved(report: &Report) -> u64 {
 
 /// The tiers as the runtime has them.
 pub(super) fn tiers_of(config: &Config) -> Vec<TierConfig> {
+    let dram_usd = config.dram().usd_per_gib_month;
     let tier = |t: &TierSpec| TierConfig {
         codec: t.codec,
         level: t.level,
@@ -684,6 +685,7 @@ pub(super) fn tiers_of(config: &Config) -> Vec<TierConfig> {
         bandwidth_mib_s: t.medium.bandwidth_mib_s,
         place: t.medium.place.clone(),
         block_kib: t.block_kib,
+        cutoff_bytes: t.cutoff_bytes(config.run.cutoff_bytes, dram_usd),
     };
     config.tiers.iter().map(tier).collect()
 }

@@ -147,7 +147,12 @@ fn configuration(args: &ConfigArgs, hello: &Hello, pid: u32) -> Result<Config> {
             format!("process {pid} has a note of its last planner that cannot be read")
         })?)?
     };
-    if tiers_of(&config) != built.tiers {
+    // What a tier takes follows from prices, and these may be others now. What is built stays.
+    let mut asked = tiers_of(&config);
+    for (asked, built) in asked.iter_mut().zip(&built.tiers) {
+        asked.cutoff_bytes = built.cutoff_bytes;
+    }
+    if asked != built.tiers {
         bail!(
             "process {pid} has other tiers than the configuration asks for, and they cannot be \
              changed while it runs; it has {}. Leave out --config and --preset, or give those \

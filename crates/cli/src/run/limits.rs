@@ -159,7 +159,7 @@ pub(super) fn refusal(reason: &str) -> (&'static str, &'static str) {
     match reason {
         "incompressible" => (
             "did not get smaller than cutoff_bytes",
-            "a stronger codec, or a higher cutoff_bytes; encrypted data and such stays as it is",
+            "a stronger codec, a cheaper medium, a higher cutoff_bytes; what is encrypted stays",
         ),
         "pool_full" => (
             "found no room in the tier's medium",

@@ -158,7 +158,7 @@ pub fn run(args: CharacterizeArgs) -> Result<()> {
 
     let (pages, dictionaries) = train(&tiers, &data.pages);
     let mut work = Work::new(tiers, &pages, &dictionaries, args.repeat)?;
-    work.in_process(&mut progress)?;
+    work.in_process(&dram, &mut progress)?;
     let report = Report {
         tiers: Vec::new(),
         recommended: Vec::new(),
@@ -357,7 +357,7 @@ impl<'a> Work<'a> {
 
     /// Stores and loads in this process, each tier once in each round, so that drift of the machine
     /// meets all alike.
-    fn in_process(&mut self, progress: &mut Progress) -> Result<()> {
+    fn in_process(&mut self, dram: &Medium, progress: &mut Progress) -> Result<()> {
         for round in 0..self.repeat {
             if round > 0 {
                 self.encoded.iter_mut().try_for_each(|e| e.again(self.pages))?;
@@ -368,7 +368,8 @@ impl<'a> Work<'a> {
                 progress.update(|| format!("[{}/{}] in process: {name}", round + 1, self.repeat));
                 let encoded = &self.encoded[tier.encoded];
                 let seed = done as u64 + 1;
-                tier.once.push(in_process::measure(&tier.spec, encoded, self.pages, seed)?);
+                let usd = dram.usd_per_gib_month;
+                tier.once.push(in_process::measure(&tier.spec, encoded, self.pages, seed, usd)?);
             }
         }
         Ok(())

@@ -160,7 +160,8 @@ impl Encoded {
 
     fn encode(&mut self, pages: &[Page]) -> Result<Vec<Option<Box<[u8]>>>> {
         let mut encoder = Encoder::with_dictionaries(self.codec, self.level, &self.dictionaries)?;
-        let mut out = [0; CUTOFF_BYTES];
+        // A tier refuses what is too long for it, and takes as it is what is not encoded.
+        let mut out = [0; PAGE_SIZE - 1];
         let one = |(page, least_ns): (&Page, &mut u64)| {
             let started = Instant::now();
             let len = encoder.encode(std::hint::black_box(page), &mut out);
@@ -185,8 +186,16 @@ pub fn opens_here(tier: &TierSpec) -> bool {
 }
 
 /// Stores what a codec made of `pages` in a new tier and loads all of it in the order of `seed`.
-pub fn measure(spec: &TierSpec, encoded: &Encoded, pages: &[Page], seed: u64) -> Result<Once> {
+/// `dram_usd` is the price of a GiB of DRAM: a cheaper medium takes more of them.
+pub fn measure(
+    spec: &TierSpec,
+    encoded: &Encoded,
+    pages: &[Page],
+    seed: u64,
+    dram_usd: f64,
+) -> Result<Once> {
     let here = opens_here(spec);
+    let cutoff_bytes = spec.cutoff_bytes(CUTOFF_BYTES as u32, dram_usd) as usize;
     let mut spec = spec.clone();
     if !here {
         spec.medium = preset::dram(spec.medium.usd_per_gib_month);
@@ -197,7 +206,7 @@ pub fn measure(spec: &TierSpec, encoded: &Encoded, pages: &[Page], seed: u64) ->
     let objects = rounds * pages.len();
     // Room for a pool that wastes; only what is written costs memory.
     let medium = HeapMedium::new((objects + objects / 4 + 1_024) * PAGE_SIZE);
-    let tier = Tier::new(&spec, Box::new(medium), CUTOFF_BYTES);
+    let tier = Tier::new(&spec, Box::new(medium), cutoff_bytes);
 
     let mut stored: Vec<(Handle, usize)> = Vec::with_capacity(objects);
     let mut compress_ns = Vec::with_capacity(objects);
@@ -243,7 +252,11 @@ fn store_encoded(
     compress_ns: &mut Vec<u64>,
 ) {
     for n in order {
-        let Some(bytes) = &encoded.bytes[n] else { continue };
+        let bytes = match &encoded.bytes[n] {
+            Some(bytes) => bytes,
+            None if tier.takes_all() => &pages[n][..],
+            None => continue,
+        };
         let check = checksum(&pages[n]);
         let started = Instant::now();
         if let Ok(handle) = tier.store(bytes, check) {
@@ -349,7 +362,7 @@ mod tests {
             assert_eq!(encoded.surely_taken().count(), 100, "{}", codec.name());
             for pool in Pool::ALL {
                 let spec = TierSpec::new(pool, codec, preset::dram(0.3));
-                let once = measure(&spec, &encoded, &pages, 1).unwrap();
+                let once = measure(&spec, &encoded, &pages, 1, 0.3).unwrap();
                 let sizes = once.sizes;
                 assert_eq!(sizes.refused_share(), 0.5, "{}", spec.name);
                 assert!(sizes.pages >= OBJECTS_MIN && sizes.pages.is_multiple_of(200));
@@ -369,10 +382,31 @@ mod tests {
         let alone = TierSpec { block_kib: 0, ..spec.clone() };
         let encoded = Encoded::new(spec.codec, spec.level, &pages, &Dictionaries::new()).unwrap();
         let [blocks, alone] =
-            [spec, alone].map(|spec| measure(&spec, &encoded, &pages, 1).unwrap());
+            [spec, alone].map(|spec| measure(&spec, &encoded, &pages, 1, 0.3).unwrap());
         assert_eq!(blocks.sizes.refused_share(), 0.5);
         assert!(blocks.sizes.ratio() < alone.sizes.ratio() && blocks.compress_ns_p50 > 0);
         assert!(blocks.load.unwrap().p50_ns > alone.load.unwrap().p50_ns);
+    }
+
+    #[test]
+    fn a_cheaper_medium_takes_what_shrinks_little() {
+        // Four fifths of a page are noise.
+        let mut random = Random::new(9);
+        let page = |_| {
+            let mut page = [7; PAGE_SIZE];
+            page[..PAGE_SIZE * 4 / 5].fill_with(|| random.below(256) as u8);
+            page
+        };
+        let pages: Vec<Page> = (0..100).map(page).collect();
+        let encoded = Encoded::new(Codec::Lz4, 1, &pages, &Dictionaries::new()).unwrap();
+        let measured = |medium| {
+            let spec = TierSpec::new(Pool::Zsmalloc, Codec::Lz4, medium);
+            measure(&spec, &encoded, &pages, 1, 0.3).unwrap().sizes
+        };
+        assert_eq!(measured(preset::dram(0.3)).refused_share(), 1.0);
+        let slow = measured(preset::slow(0.3));
+        assert_eq!(slow.refused_share(), 0.0);
+        assert!(slow.ratio() > 0.73 && slow.tco(0.1, 0.3) < 0.34, "{}", slow.tco(0.1, 0.3));
     }
 
     #[test]
@@ -394,10 +428,18 @@ mod tests {
     fn what_a_tier_takes_none_of_costs_what_dram_costs() {
         let pages: Vec<Page> = pages().into_iter().skip(1).step_by(2).collect();
         let encoded = Encoded::new(Codec::Lz4, 1, &pages, &Dictionaries::new()).unwrap();
-        let spec = TierSpec::new(Pool::Zsmalloc, Codec::Lz4, preset::slow(0.3));
-        let once = measure(&spec, &encoded, &pages, 1).unwrap();
+        let measured = |medium| {
+            let spec = TierSpec::new(Pool::Zsmalloc, Codec::Lz4, medium);
+            measure(&spec, &encoded, &pages, 1, 0.3).unwrap()
+        };
+        let once = measured(preset::dram(0.3));
         assert_eq!(once.load, None);
         assert_eq!((once.sizes.refused_share(), once.sizes.ratio()), (1.0, 1.0));
-        assert!(once.sizes.tco(0.1, 0.3) >= 1.0);
+        assert!(once.sizes.tco(0.3, 0.3) >= 1.0);
+        // Where a page costs less as it is, nothing is refused, and nothing shrinks.
+        let once = measured(preset::slow(0.3));
+        assert!(once.load.is_some());
+        assert_eq!(once.sizes.refused_share(), 0.0);
+        assert!((0.33..0.35).contains(&once.sizes.tco(0.1, 0.3)), "{}", once.sizes.tco(0.1, 0.3));
     }
 }

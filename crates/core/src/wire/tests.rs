@@ -17,6 +17,7 @@ fn tier() -> TierConfig {
         bandwidth_mib_s: 2000,
         place: Place::default(),
         block_kib: 0,
+        cutoff_bytes: 3500,
     }
 }
 

@@ -115,6 +115,8 @@ impl Pager {
             old.set_registered(i..i + 1, false);
             new.set_registered(j..j + 1, true);
             new.tier.store(old.tier.load(Ordering::Relaxed), Ordering::Relaxed);
+            let is_called = old.is_called_home.load(Ordering::Relaxed);
+            new.is_called_home.store(is_called, Ordering::Relaxed);
         }
     }
 

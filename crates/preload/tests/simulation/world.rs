@@ -78,6 +78,8 @@ impl Setting {
             bandwidth_mib_s: 0,
             place: Place { capacity_bytes: pages * PAGE_BYTES as u64, ..Place::default() },
             block_kib: 0,
+            // As if what is not DRAM were cheaper.
+            cutoff_bytes: if medium == MediumKind::Dram { 2990 } else { 4096 },
         };
         let slow = r.pick(&[MediumKind::File, MediumKind::File, MediumKind::Dram]);
         let config = Configure {
