@@ -6,6 +6,9 @@ one: `pytest e2e/test_hazards.py -k fork_reads`.
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from harness import (
     TIMEOUT_S,
     Sandbox,
     faults_from_tiers,
+    pages_in_tiers,
     wait_until,
 )
 
@@ -216,6 +220,26 @@ def test_dontneed_churn(sandbox: Sandbox, program: Compiler) -> None:
 def test_fresh_runs(sandbox: Sandbox, program: Compiler) -> None:
     """Up to 64 pages come with a fault, none of them memory before it is written."""
     face(sandbox, program("fresh_runs"))
+
+
+@pytest.mark.skipif(STOPS_THREADS or KERNEL < (6, 8), reason="zero pages cannot be told there")
+def test_zero_pages(sandbox: Sandbox, program: Compiler) -> None:
+    """What was only read holds nothing: it goes to no tier, and nothing is saved by it."""
+    with sandbox.start(program("zero_pages"), options=HARD) as run:
+        pid = int(run.until("PID").split()[1])
+        written = (32 << 20) // 4096 // 2
+        began = len(run.windows())
+
+        def is_down() -> bool:
+            windows = run.windows()[began:]
+            return len(windows) > 3 and pages_in_tiers(windows[-1]) > written * 9 // 10
+
+        wait_until("what is written is in tiers", is_down)
+        time.sleep(1)
+        most = max(pages_in_tiers(w) for w in run.windows()[began:])
+        os.kill(pid, signal.SIGTERM)
+        assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
+    assert most < written + 512, (most, written)
 
 
 def test_free_lazily(sandbox: Sandbox, program: Compiler) -> None:

@@ -160,8 +160,10 @@ impl Copies {
         let Some((place, tag)) = self.place(page).filter(|_| kept.tier != TierId::DRAM) else {
             return Some(kept);
         };
+        // First, or somebody who takes it out at once would count it off before.
+        self.held.fetch_add(1, Ordering::Relaxed);
         let before = Entry(place.swap(Entry::new(kept, tag, window).0, Ordering::AcqRel)).kept();
-        self.held.fetch_add(u64::from(before.is_none()), Ordering::Relaxed);
+        self.held.fetch_sub(u64::from(before.is_some()), Ordering::Relaxed);
         before
     }
 

@@ -20,6 +20,7 @@ use crate::offspring;
 use crate::region::{page_index, Region};
 use crate::runtime::Runtime;
 use crate::sys::thread;
+use crate::sys::uffd::Failure;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_core::state::{PageState, PAGE_BYTES, REGION_BYTES};
 
@@ -38,6 +39,8 @@ const PERIOD_MS: u32 = 3_600_000;
 const NEVER: u32 = 0;
 /// Most runs of pages in tiers that are dropped one by one; where there are more all is dropped.
 const HELD_RUNS_MAX: usize = 8;
+/// How often the kernel is asked anew about a range while the address space is being changed.
+const CHANGING_TRIES: usize = 200;
 
 /// When a chunk was last given up, or some of it. All that is read and written here by several
 /// threads at a time is a hint: to drop memory and to leave it is right, both.
@@ -129,6 +132,10 @@ impl Lately {
 
     fn turn_to(&self, period: u32) {
         let was = self.period.load(Ordering::Relaxed);
+        // Its caller looked at the clock before another one, who has turned it.
+        if was == period.wrapping_add(1) {
+            return;
+        }
         let turned =
             self.period.compare_exchange(was, period, Ordering::Relaxed, Ordering::Relaxed);
         if was == period || turned.is_err() {
@@ -164,7 +171,7 @@ pub fn give_up(
     // All of it private anonymous memory that we follow, by the word of the kernel.
     let is_followed = |at: u64, end: u64| {
         rt.table.get(at).is_some_and(|region| region.is_registered(page_index(at)))
-            && rt.uffd.is_registered(at, end - at, rt.unreadable) == Ok(true)
+            && is_registered(rt, at, end)
     };
     let behind = |at: u64| ((at / REGION_BYTES + 1) * REGION_BYTES).min(end);
     let now_ms = (thread::now_ns() / 1_000_000) as u32;
@@ -194,6 +201,20 @@ pub fn give_up(
         at = until;
     }
     0
+}
+
+/// Whether all of a range is one mapping that is followed. Not where the address space does not
+/// cease to change.
+fn is_registered(rt: &Runtime, start: u64, end: u64) -> bool {
+    for _ in 0..CHANGING_TRIES {
+        match rt.uffd.is_registered(start, end - start, rt.unreadable) {
+            // Until the pager has read of it. Not followed would be wrong, and for long: what is
+            // given up lazily and written again keeps the mark of a drop.
+            Err(Failure::Changing) => thread::give_way(),
+            known => return known == Ok(true),
+        }
+    }
+    false
 }
 
 /// The runs of pages in a range that are in tiers or on their way there: they would be kept for

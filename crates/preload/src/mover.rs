@@ -441,13 +441,16 @@ impl Mover {
 
     fn encode_staged(&mut self, region: &Region, slot: u64, tier: TierId) {
         let present = self.rt.pagemap.present(slot);
+        // Mapped ahead for the program, and never written: as little as a hole.
+        let zeros = self.rt.pagemap.zeros(slot);
         let (mut demoted, mut stopped) = (0, false);
         for i in 0..REGION_PAGES {
             let w = region.word(i);
             if w.state() != PageState::Staged || self.rt.is_paused() {
                 continue;
             }
-            if present.is_some_and(|bits| bits[i / 64] >> (i % 64) & 1 == 0) {
+            let is_in = |bits: [u64; 8]| bits[i / 64] >> (i % 64) & 1 == 1;
+            if is_in(zeros) || present.is_some_and(|bits| !is_in(bits)) {
                 // Never touched by the application: there is nothing to store.
                 region.replace(i, w, w.home(None));
                 continue;

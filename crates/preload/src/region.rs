@@ -95,13 +95,12 @@ impl Region {
     /// Replaces the word of page `i` if it still is `old`. The only place that races. Keeps the
     /// per-tier counts of stored pages.
     pub fn replace(&self, i: usize, old: PageWord, new: PageWord) -> bool {
+        // Counted before others can see it, and take it off again.
+        self.count(new, 1);
         let done = self.words[i]
             .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
-        if done {
-            self.count(old, -1);
-            self.count(new, 1);
-        }
+        self.count(if done { old } else { new }, -1);
         done
     }
 

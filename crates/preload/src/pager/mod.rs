@@ -279,7 +279,8 @@ impl Pager {
                 return self.not_filled(dst, e);
             }
         }
-        region.replace(i, restoring, self.rt.came_back(restoring));
+        // It was not down yet, so that this says nothing of how soon it came back.
+        region.replace(i, restoring, restoring.home(Some(self.rt.window_stamp())));
         region.faults.fetch_add(1, Ordering::Relaxed);
         self.runs.passed(dst);
         Served::Done
@@ -402,7 +403,8 @@ impl Pager {
             self.uffd.zero_page(page)
         };
         match filled {
-            Ok(()) => {}
+            // What comes now is not waited for.
+            Ok(()) => self.woke_ns = thread::now_ns(),
             Err(Failure::Present) => {
                 self.uffd.wake(page, PAGE_BYTES as u64);
                 return Served::Done;

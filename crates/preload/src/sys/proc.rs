@@ -270,6 +270,28 @@ impl Pagemap {
         self.where_entry(start, |entry| entry & (in_memory | in_swap) != 0)
     }
 
+    /// Which of the 512 pages from `start` on are the kernel's zero page, as a bitmap: they are
+    /// present and nobody has written them. None where that cannot be told (before Linux 6.7).
+    pub fn zeros(&self, start: u64) -> [u64; 8] {
+        let mut found = [0u64; 8];
+        // No two runs touch, so that there are no more of them.
+        let mut runs = [PageRegion::default(); SCAN_RUNS];
+        let end = start + 512 * 4096;
+        let vector = runs.as_mut_ptr() as u64;
+        let zero = PAGE_IS_PFNZERO;
+        let mut arg = [96, 0, start, end, 0, vector, SCAN_RUNS as u64, 0, 0, zero, 0, zero];
+        // SAFETY: the argument has the size it says, and the kernel writes at most SCAN_RUNS
+        // entries to the vector.
+        let n = unsafe { libc::ioctl(self.0, IOC_PAGEMAP_SCAN as _, arg.as_mut_ptr()) };
+        let known = runs.iter().take(usize::try_from(n).unwrap_or(0));
+        for r in known.filter(|r| r.categories & zero != 0) {
+            for i in (r.start.max(start) - start) / 4096..(r.end.min(end) - start) / 4096 {
+                found[i as usize / 64] |= 1 << (i % 64);
+            }
+        }
+        found
+    }
+
     /// Which of the 512 pages from `start` on are in memory and mapped by no other process, as a
     /// bitmap. `None` if that cannot be known.
     pub fn mapped_once(&self, start: u64) -> Option<[u64; 8]> {

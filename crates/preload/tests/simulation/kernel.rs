@@ -528,6 +528,14 @@ pub fn present(space: usize, start: u64, end: u64) -> Vec<u64> {
     with(|k| k.spaces[space].ptes.range(start..end).map(|(&p, _)| p).collect())
 }
 
+/// Pages of a range that are the zero page.
+pub fn zero_pages(space: usize, start: u64, end: u64) -> Vec<u64> {
+    with(|k| {
+        let ptes = k.spaces[space].ptes.range(start..end);
+        ptes.filter(|(_, p)| p.frame == ZERO_FRAME).map(|(&p, _)| p).collect()
+    })
+}
+
 /// Pages of a range whose frame nobody else maps.
 pub fn mapped_once(space: usize, start: u64, end: u64) -> Vec<u64> {
     with(|k| {

@@ -89,6 +89,17 @@ impl Pagemap {
     }
 
     /// See the real one.
+    pub fn zeros(&self, start: u64) -> [u64; 8] {
+        schedule::call_point();
+        let mut bits = [0u64; 8];
+        for page in kernel::zero_pages(MAIN, start, start + 512 * PAGE) {
+            let i = ((page - start) / PAGE) as usize;
+            bits[i / 64] |= 1 << (i % 64);
+        }
+        bits
+    }
+
+    /// See the real one.
     pub fn mapped_once(&self, start: u64) -> Option<[u64; 8]> {
         schedule::call_point();
         let mut bits = [0u64; 8];
