@@ -234,8 +234,8 @@ pub struct RunConfig {
     pub move_mib_s: u64,
     /// Pages of a region in DRAM that the tracker watches in one window; 0 to 512.
     pub samples_per_region: u32,
-    /// A page that compresses to more bytes than this stays in DRAM; to more than what costs as
-    /// much, where a tier's medium is cheaper than DRAM ([`TierSpec::cutoff_bytes`]).
+    /// A page that compresses to more bytes than this stays in DRAM. A tier on a cheaper medium
+    /// takes longer ones ([`TierSpec::cutoff_bytes`]).
     pub cutoff_bytes: u32,
     /// Windows for which a page that faulted back is left alone.
     pub cooling_windows: u32,

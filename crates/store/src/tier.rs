@@ -214,8 +214,8 @@ impl Tier {
         self.cutoff_bytes
     }
 
-    /// Whether it takes pages that do not shrink, too: as they are, one byte longer than any
-    /// encoding. So that a page of so many bytes is not decoded.
+    /// Whether it takes pages that do not shrink, too. They are stored as they are; an encoding is
+    /// always shorter than a page, so that what has a page's length is not to be decoded.
     pub fn takes_all(&self) -> bool {
         self.cutoff_bytes == PAGE_SIZE && self.has_encodings()
     }

@@ -159,6 +159,10 @@ impl DemoArgs {
         ensure!(keys.contains(&self.keys()), "--keys must be between --clients and 100000000");
         ensure!(self.sigma > 0.0 && self.sigma <= 100.0, "--sigma must be above 0, up to 100");
         ensure!((0.0..=1.0).contains(&self.set_share), "--set-share must be between 0 and 1");
+        ensure!(
+            self.report.extension().is_none_or(|is| is != "svg"),
+            "--report is a page; its first plot is written beside it, as .svg: name it .html"
+        );
         Ok(())
     }
 
@@ -464,5 +468,6 @@ mod tests {
             assert!(args(line).check().is_err(), "{line}");
         }
         assert!(args("").check().is_ok());
+        assert!(args("--report a.svg").check().is_err(), "the plot would replace the page");
     }
 }
