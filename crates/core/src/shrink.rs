@@ -8,7 +8,7 @@
 //! - a tier of the same codec and level holds the same bytes, whatever its pool and medium;
 //! - a codec that has not seen the region does as much better or worse than one that has as it does
 //!   on average;
-//! - the pool adds what it adds ([`packed`]);
+//! - the pool adds what it adds ([`packed`]), and what pages of unlike sizes lose in it;
 //! - pages that no tier takes stay at home, wherever the region is sent, at DRAM's price. That is
 //!   [`crate::plan::RegionView::refused`] and not part of the ratio: a page that stays home does
 //!   not become cheaper because the medium it was refused by is.
@@ -44,6 +44,24 @@ pub struct TierAverage {
     pub has_blocks: bool,
     /// Encoded bytes / original bytes of the pages that it takes, pool aside; `None` if unknown.
     pub encoded: Option<f64>,
+    /// Pool bytes / original bytes of the same pages; `None` if no pool was tried with them.
+    pub packed: Option<f64>,
+}
+
+impl TierAverage {
+    /// Pool bytes / original bytes of pages that encode to this share on average.
+    fn takes(&self, encoded: f64) -> f64 {
+        if self.has_blocks {
+            return encoded;
+        }
+        let if_alike = packed(self.pool, encoded);
+        let (Some(mean), Some(tried)) = (self.encoded, self.packed) else { return if_alike };
+        // Pages are not alike: of some that shrink to 0.47 on average a third are above a half, and
+        // find no partner. A region that shrinks better than the others is less of a mixture.
+        let mixture = (tried - packed(self.pool, mean)).max(0.0);
+        let share = if mean > 0.0 { (encoded / mean).min(1.0) } else { 1.0 };
+        (if_alike + mixture * share).min(1.0)
+    }
 }
 
 impl Shrunk {
@@ -113,8 +131,7 @@ impl Shrunk {
                 None => related(of, known().map(|(t, (stored, _))| (&tiers[t - 1], stored))),
             };
             if let Some(encoded) = encoded {
-                let overhead = if of.has_blocks { encoded } else { packed(of.pool, encoded) };
-                ratios.set(tier, overhead.min(1.0));
+                ratios.set(tier, of.takes(encoded).min(1.0));
             }
         }
         (ratios, home)
@@ -159,7 +176,7 @@ mod tests {
 
     fn tier(codec: Codec, pool: Pool, encoded: f64) -> TierAverage {
         let encoded = Some(encoded);
-        TierAverage { codec, level: 1, pool, has_blocks: false, encoded }
+        TierAverage { codec, level: 1, pool, has_blocks: false, encoded, packed: None }
     }
 
     fn near(ratios: &Ratios, tier: usize, want: f64) {
@@ -186,6 +203,30 @@ mod tests {
         // Its own figures win.
         shrunk.note(3, 0.1, 0.0);
         near(&shrunk.ratios(&tiers).0, 3, 0.1 * 1.04);
+    }
+
+    #[test]
+    fn what_unlike_pages_lose_in_a_pool_counts_where_it_was_tried() {
+        let tried = |pool, packed| TierAverage { packed, ..tier(Codec::Lz4, pool, 0.47) };
+        let tiers = [
+            tried(Pool::Zbud, None),
+            tried(Pool::Zbud, Some(0.59)),
+            tried(Pool::Zsmalloc, Some(0.5)),
+        ];
+        let mut shrunk = Shrunk::default();
+        let mut ratios = |encoded| {
+            (1..=3).for_each(|t| shrunk.note(t, encoded, 0.0));
+            shrunk.ratios(&tiers).0
+        };
+        // As mixed as the average: zsmalloc takes less.
+        let average = ratios(0.47);
+        near(&average, 1, 0.5);
+        near(&average, 2, 0.59);
+        near(&average, 3, 0.5);
+        // Of what shrinks well most pages find a partner; what shrinks badly is a mixture still.
+        near(&ratios(0.1), 2, 0.5 + 0.09 * 0.1 / 0.47);
+        near(&ratios(0.6), 2, packed(Pool::Zbud, 0.6) + 0.09);
+        near(&ratios(0.8), 2, 1.0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::tier::{Codec, MediumKind, Place, Pool, TierId, BLOCK_KIB, MAX_TIERS, 
 mod regions;
 
 /// Version of this format. Changes with every change to it.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Longest note in a [`Configure`], bytes.
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
@@ -196,6 +196,9 @@ pub struct TierReport {
     /// Encoded bytes / original bytes of those that the tier would take, in thousandths, without
     /// the pool; 0 if it would take none.
     pub estimated_encoded_milli: u32,
+    /// Pool bytes / original bytes of those that the tier would take, in thousandths, in a pool
+    /// that pairs pages; 0 in one where that does not depend on how unlike they are.
+    pub estimated_packed_milli: u32,
     /// Time of all its faults together, nanoseconds.
     pub fault_ns_total: u64,
 }
@@ -360,7 +363,7 @@ const PLAN_ENTRY_BYTES: usize = 9;
 const TIER_CONFIG_BYTES: usize = 43;
 /// Without what is known of single tiers.
 const REGION_REPORT_BYTES: usize = 25;
-const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 12 + 12;
+const TIER_REPORT_BYTES: usize = 9 * 8 + REFUSALS.len() * 8 + 12 + 16;
 
 impl ToRuntime {
     /// The message as bytes, length first.
@@ -580,7 +583,7 @@ fn encode_report(report: &Report) -> Vec<u8> {
             w.u64(n);
         }
         w.u32(t.estimated_ratio_milli).u32(t.estimated_decode_ns).u32(t.estimated_encode_ns);
-        w.u32(t.estimated_encoded_milli).u64(t.fault_ns_total);
+        w.u32(t.estimated_encoded_milli).u32(t.estimated_packed_milli).u64(t.fault_ns_total);
     }
     for v in scalars(report) {
         w.u64(v);
@@ -616,6 +619,7 @@ fn decode_report(r: &mut Reader<'_>) -> Result<Report, Malformed> {
         t.estimated_decode_ns = r.u32()?;
         t.estimated_encode_ns = r.u32()?;
         t.estimated_encoded_milli = r.u32()?;
+        t.estimated_packed_milli = r.u32()?;
         t.fault_ns_total = r.u64()?;
         report.tiers.push(t);
     }

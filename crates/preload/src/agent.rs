@@ -532,6 +532,7 @@ impl Agent {
                 estimated_decode_ns: estimate.decode_ns,
                 estimated_encode_ns: estimate.encode_ns,
                 estimated_encoded_milli: estimate.encoded_milli,
+                estimated_packed_milli: estimate.packed_milli,
                 fault_ns_total: c.fault_ns.total_ns(),
             }
         });

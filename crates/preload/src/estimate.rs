@@ -32,6 +32,8 @@ pub struct Estimate {
     pub encode_ns: u32,
     /// Encoded share of what is not refused, in thousandths.
     pub encoded_milli: u32,
+    /// The same with the pool, where it depends on how unlike pages are; else 0.
+    pub packed_milli: u32,
 }
 
 /// One for each compressed tier, in their order. `None` if no page can be tried.
@@ -95,12 +97,13 @@ fn of_pages(rt: &Runtime, t: &TierConfig, read_ns: u64) -> Option<Estimate> {
     };
     let share = (held + whole) * 1000 / (encode_ns.len() * PAGE_BYTES) as u64;
     let ns = decode_ns.checked_div(stored).unwrap_or(0) + read_ns;
-    let encoded = (bytes * 1000).checked_div(stored * PAGE_BYTES as u64);
+    let of_taken = |bytes: u64| (bytes * 1000).checked_div(stored * PAGE_BYTES as u64).unwrap_or(0);
     Some(Estimate {
         ratio_milli: share as u32,
         decode_ns: ns as u32,
         encode_ns: median(&mut encode_ns) as u32,
-        encoded_milli: encoded.unwrap_or(0) as u32,
+        encoded_milli: of_taken(bytes) as u32,
+        packed_milli: if t.pool == Pool::Zsmalloc { 0 } else { of_taken(held) as u32 },
     })
 }
 
@@ -117,7 +120,7 @@ fn of_blocks(rt: &Runtime, t: &TierConfig, read_ns: u64) -> Option<Estimate> {
     let decode_ns = (u64::from(ns) + read_ns * pieces) as u32;
     let encode_ns = (median(&mut encode_ns) / pages as u64) as u32;
     let encoded_milli = share_of_taken(&tried, pages * PAGE_BYTES);
-    Some(Estimate { ratio_milli: share, decode_ns, encode_ns, encoded_milli })
+    Some(Estimate { ratio_milli: share, decode_ns, encode_ns, encoded_milli, packed_milli: 0 })
 }
 
 /// The middle of these times: some are of moments when the thread had no processor. 0 of none.

@@ -452,6 +452,8 @@ impl Application {
                 pool: spec.pool,
                 has_blocks: spec.block_kib > 0,
                 encoded,
+                // Of pages that shrink to what the trials' did on average.
+                packed: if all_tried { self.trials.packed(tier) } else { None },
             }
         };
         tiers.enumerate().map(average).collect()

@@ -23,11 +23,13 @@ pub(super) struct Trials {
 #[derive(Clone, Copy, Debug, Default)]
 struct Tried {
     /// The last trial: the share stored, with the pool and what is refused, and the share of what
-    /// is taken that is left of it encoded; in thousandths. 0 for none.
-    last: (u32, u32),
-    /// The means of both.
+    /// is taken that is left of it encoded, without the pool and with it; in thousandths. 0 for
+    /// none.
+    last: (u32, u32, u32),
+    /// The means of these.
     ratio: f64,
     encoded: f64,
+    packed: f64,
 }
 
 impl Trials {
@@ -35,7 +37,8 @@ impl Trials {
     pub(super) fn observe(&mut self, reports: &[TierReport]) {
         self.tiers.resize(reports.len(), Tried::default());
         for (tried, t) in self.tiers.iter_mut().zip(reports) {
-            let trial = (t.estimated_ratio_milli, t.estimated_encoded_milli);
+            let encoded = t.estimated_encoded_milli;
+            let trial = (t.estimated_ratio_milli, encoded, t.estimated_packed_milli);
             if trial.1 == 0 || trial == tried.last {
                 continue;
             }
@@ -43,6 +46,7 @@ impl Trials {
             tried.last = trial;
             tried.ratio += (f64::from(trial.0) / 1000.0 - tried.ratio) * weight;
             tried.encoded += (f64::from(trial.1) / 1000.0 - tried.encoded) * weight;
+            tried.packed += (f64::from(trial.2) / 1000.0 - tried.packed) * weight;
         }
     }
 
@@ -61,6 +65,12 @@ impl Trials {
     pub(super) fn encoded(&self, tier: usize) -> Option<f64> {
         self.tried(tier).map(|tried| tried.encoded)
     }
+
+    /// Bytes of the pool / original bytes of the same pages, where that depends on how unlike they
+    /// are.
+    pub(super) fn packed(&self, tier: usize) -> Option<f64> {
+        self.tried(tier).map(|tried| tried.packed).filter(|&packed| packed > 0.0)
+    }
 }
 
 /// Encoded bytes / original bytes of what a tier holds, once that is enough to go by.
@@ -74,7 +84,13 @@ mod tests {
     use super::*;
 
     fn report(estimated_ratio_milli: u32, estimated_encoded_milli: u32) -> TierReport {
-        TierReport { estimated_ratio_milli, estimated_encoded_milli, ..TierReport::default() }
+        let estimated_packed_milli = estimated_ratio_milli / 2;
+        TierReport {
+            estimated_ratio_milli,
+            estimated_encoded_milli,
+            estimated_packed_milli,
+            ..TierReport::default()
+        }
     }
 
     #[test]
@@ -84,7 +100,8 @@ mod tests {
         // The second could not be tried: its figure is a guess.
         trials.observe(&[report(500, 400), report(500, 0)]);
         assert_eq!((trials.ratio(0), trials.encoded(0)), (Some(0.5), Some(0.4)));
-        assert_eq!((trials.ratio(1), trials.encoded(1)), (None, None));
+        assert_eq!((trials.ratio(1), trials.encoded(1), trials.packed(1)), (None, None, None));
+        assert_eq!(trials.packed(0), Some(0.25));
         trials.observe(&[report(300, 200), report(300, 100)]);
         trials.observe(&[report(300, 200), report(300, 100)]);
         assert_eq!((trials.ratio(0), trials.ratio(1)), (Some(0.4), Some(0.3)));

@@ -90,6 +90,7 @@ fn every_message_survives_the_wire() {
             refused: [1, 2, 3, 4, 5, 6],
             estimated_encode_ns: 7,
             estimated_encoded_milli: 330,
+            estimated_packed_milli: 590,
             fault_ns_total: 1 << 40,
             ..Default::default()
         }],
