@@ -1,6 +1,7 @@
 //! Plots as SVG, inline or as files: stacked bars over time, lines over time, and points. Colours
 //! are CSS classes (`c0`, `c1`, ..) of [`STYLE`], for light and dark. Hovering shows `<title>`.
 
+use super::names::{self, Rect};
 use std::fmt::Write;
 
 /// The style sheet of pages with plots in them.
@@ -123,9 +124,13 @@ impl Frame {
         let mut out = self.open();
         let mut from_top: Vec<&Mark> = marks.iter().collect();
         from_top.sort_by(|a, b| b.at.1.total_cmp(&a.at.1));
-        // Lowest name so far on either side, so that names of close points do not overlap.
-        let mut lowest = [f64::NEG_INFINITY; 2];
-        for mark in from_top {
+        let points: Vec<(f64, f64)> =
+            from_top.iter().map(|m| (self.px(m.at.0), self.py(m.at.1))).collect();
+        let widths: Vec<f64> =
+            from_top.iter().map(|m| LETTER * (m.name.chars().count() + 1) as f64).collect();
+        let area = Rect(LEFT, TOP, WIDTH - RIGHT, self.height - BOTTOM);
+        let places = names::place(&points, &widths, area);
+        for (mark, place) in from_top.into_iter().zip(places) {
             let (x, y) = mark.at;
             for [from, to] in mark
                 .within
@@ -142,18 +147,19 @@ impl Frame {
                     self.py(to.1)
                 );
             }
+            if let Some([from, to]) = place.line {
+                let _ = write!(
+                    out,
+                    "<line class='axis' x1='{:.1}' y1='{:.1}' x2='{:.1}' y2='{:.1}'/>",
+                    from.0, from.1, to.0, to.1
+                );
+            }
             self.marker(&mut out, mark.color, mark.at, &mark.title, 6.0);
-            // Names near the right edge go to the left of their point.
-            let right = self.px(x) > WIDTH * 0.62;
-            let (anchor, dx) = if right { ("end", -10.0) } else { ("start", 10.0) };
-            let side = &mut lowest[usize::from(right)];
-            // Above the thin lines.
-            *side = (self.py(y) - 5.0).max(*side + 13.0);
-            let at = *side;
             let _ = write!(
                 out,
-                r#"<text class="name" x="{:.1}" y="{at:.1}" text-anchor="{anchor}">{}</text>"#,
-                self.px(x) + dx,
+                r#"<text class="name" x="{:.1}" y="{:.1}">{}</text>"#,
+                place.at.0,
+                place.at.1,
                 escape(&mark.name)
             );
         }

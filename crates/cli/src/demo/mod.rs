@@ -2,8 +2,8 @@
 //!
 //! Modules in the order of the flow: what values are (`content`, `documents`, `random`), a server
 //! (`redis`), requests and comparison (`load`, `inbox`, `latency`), what Terrace reports
-//! (`timeline`), one run (`one_run`), and what is shown of all runs (`outcome`, `table`, `chart`,
-//! `report`).
+//! (`timeline`), one run (`one_run`), and what is shown of all runs (`outcome`, `table`, `chart`
+//! with `names`, `report`).
 
 pub(crate) mod chart;
 pub mod content;
@@ -12,6 +12,7 @@ pub mod inbox;
 pub mod latency;
 pub mod load;
 pub mod machine;
+mod names;
 mod one_run;
 mod outcome;
 pub mod progress;
