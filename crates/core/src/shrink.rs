@@ -49,7 +49,7 @@ pub struct TierAverage {
 }
 
 impl TierAverage {
-    /// Pool bytes / original bytes of pages that encode to this share on average.
+    /// Pool bytes / original bytes of pages that encode to this share on average; may be above 1.
     fn takes(&self, encoded: f64) -> f64 {
         if self.has_blocks {
             return encoded;
@@ -60,7 +60,7 @@ impl TierAverage {
         // find no partner. A region that shrinks better than the others is less of a mixture.
         let mixture = (tried - packed(self.pool, mean)).max(0.0);
         let share = if mean > 0.0 { (encoded / mean).min(1.0) } else { 1.0 };
-        (if_alike + mixture * share).min(1.0)
+        if_alike + mixture * share
     }
 }
 
