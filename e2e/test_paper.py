@@ -55,6 +55,15 @@ def runs(out: Path) -> dict[str, dict[str, Any]]:
     }
 
 
+def last_whole(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tiers in the last window with all of the program's 64 MiB.
+
+    One that is ending may have given its memory back when its last window closes.
+    """
+    tiers: list[list[dict[str, Any]]] = [w["tiers"] for w in record["windows"]]
+    return [of for of in tiers if sum(t["pages"] for t in of) >= 64 * 256][-1]
+
+
 def check_reports(out: Path, configs: list[str]) -> None:
     """Everything that is promised is there."""
     workload = results(out)["workloads"][0]
@@ -75,13 +84,20 @@ def check_reports(out: Path, configs: list[str]) -> None:
 def test_zswap_beside_terrace(terrace: Path, tmp_path: Path, kernel_swap: None) -> None:
     """Both sides really hold pages, and what is saved is what they hold."""
     del kernel_swap
-    done = paper(terrace, tmp_path, *ONE, "--configs", "dram,2t-m,2t-own-m,6t-am-0.5")
-    assert done.returncode == 0, done.stderr
-    check_reports(tmp_path, ["2t-m", "2t-own-m", "6t-am-0.5"])
-    of = runs(tmp_path)
-    kernel, own, dram = of["2t-m"], of["2t-own-m"], of["dram"]
-    for record in (kernel, own):
-        last = record["windows"][-1]["tiers"]
+    words = [*ONE, "--configs", "dram,2t-m,2t-own-m,6t-am-0.5"]
+    # Movers stand back for the program and everything else: a busy machine needs longer.
+    for seconds in ("5", "10", "20"):
+        out = tmp_path / seconds
+        words[words.index("--seconds") + 1] = seconds
+        done = paper(terrace, out, *words)
+        assert done.returncode == 0, done.stderr
+        of = runs(out)
+        kernel, own, dram = of["2t-m"], of["2t-own-m"], of["dram"]
+        lasts = [last_whole(record) for record in (kernel, own)]
+        if all(last[1]["pages"] > 64 * 256 * 0.2 for last in lasts):
+            break
+    check_reports(out, ["2t-m", "2t-own-m", "6t-am-0.5"])
+    for record, last in zip((kernel, own), lasts, strict=True):
         # Threshold "moderate": less than half of 64 MiB goes down, and most of what shall.
         assert 64 * 256 * 0.2 < last[1]["pages"] < 64 * 256 * 0.5, last
         assert last[1]["recommended_pages"] > 0
