@@ -192,11 +192,15 @@ def test_a_program_keeps_its_results_below_terrace(
         config = sandbox.folder / "tiers.toml"
         config.write_text(TIERS)
         options = [*options, "--config", str(config)]
-    with sandbox.start(*work_line(name, out, seconds="5"), options=options) as run:
-        status = run.conclude(TIMEOUT_S)
-        done = check_whole(lines_of(out))
-        assert status == 0 and done["wrong"] == 0, (done, run.stderr())
-        assert moved_and_came_back(run), run.windows()[-1:]
+    # Movers stand back for everything else: a busy machine needs longer.
+    for seconds in ("5", "20"):
+        with sandbox.start(*work_line(name, out, seconds=seconds), options=options) as run:
+            status = run.conclude(TIMEOUT_S)
+            done = check_whole(lines_of(out))
+            assert status == 0 and done["wrong"] == 0, (done, run.stderr())
+            if moved_and_came_back(run):
+                return
+    pytest.fail(f"nothing moved and came back: {run.windows()[-1:]}")
 
 
 @pytest.mark.usefixtures("can_tier")
