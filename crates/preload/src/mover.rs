@@ -237,7 +237,7 @@ impl Mover {
             rt,
             queue,
             encoders: rt.stores.encoders().ok()?,
-            promoter: Promoter::new(rt)?.unasked(luck(0)),
+            promoter: Promoter::unasked(rt, luck(0)),
             slots: Slots::new(rt)?,
             page: Box::new([0; PAGE_BYTES]),
             encoded: Box::new([0; PAGE_BYTES]),

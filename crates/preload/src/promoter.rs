@@ -18,7 +18,8 @@ const INSTALL_PAGES: usize = 16;
 /// What decoding on one thread needs.
 pub struct Promoter {
     rt: &'static Runtime,
-    decoders: DecoderSet,
+    /// Made when it is first needed, by who may fail.
+    decoders: Option<DecoderSet>,
     encoded: Box<Page>,
     torture: Torture,
     is_unasked: bool,
@@ -27,20 +28,19 @@ pub struct Promoter {
 impl Promoter {
     /// A promoter for the calling thread, who needs every page home.
     pub fn new(rt: &'static Runtime) -> Option<Promoter> {
-        let decoders = rt.stores.decoders().ok()?;
-        let torture = Torture::new(0, 0);
-        Some(Promoter {
-            rt,
-            decoders,
-            encoded: Box::new([0; PAGE_BYTES]),
-            torture,
-            is_unasked: false,
-        })
+        let mut promoter = Promoter::with(rt, Torture::new(0, 0), false);
+        made(&mut promoter.decoders, rt)?;
+        Some(promoter)
     }
 
-    /// For a caller that brings home what nobody waits for, with bad luck.
-    pub fn unasked(self, torture: Torture) -> Promoter {
-        Promoter { torture, is_unasked: true, ..self }
+    /// For a caller that brings home what nobody waits for, with bad luck. Much of what it needs
+    /// is made when the first page is read: many programs never have one.
+    pub fn unasked(rt: &'static Runtime, torture: Torture) -> Promoter {
+        Promoter::with(rt, torture, true)
+    }
+
+    fn with(rt: &'static Runtime, torture: Torture, is_unasked: bool) -> Promoter {
+        Promoter { rt, decoders: None, encoded: Box::new([0; PAGE_BYTES]), torture, is_unasked }
     }
 
     /// Brings every stored page of a region home. Returns how many came.
@@ -71,7 +71,9 @@ impl Promoter {
     /// Loads the page that a `Stored` word names. What the result means is only known if the word
     /// is the same afterwards.
     pub fn load(&mut self, w: PageWord, page: &mut Page) -> Result<(), LoadError> {
-        self.rt.load_page(w, &mut self.decoders, &mut self.encoded, page)
+        // Without memory for them the page stays where it is, as behind a medium that fails.
+        let decoders = made(&mut self.decoders, self.rt).ok_or(LoadError::MediumFailed)?;
+        self.rt.load_page(w, decoders, &mut self.encoded, page)
     }
 
     /// [`Tier::compare_page`], with `other` for what is decoded.
@@ -82,7 +84,8 @@ impl Promoter {
         page: &Page,
         other: &mut Page,
     ) -> Option<usize> {
-        tier.compare_page(&mut self.decoders, handle, &mut self.encoded, page, other)
+        let decoders = made(&mut self.decoders, self.rt)?;
+        tier.compare_page(decoders, handle, &mut self.encoded, page, other)
     }
 
     /// Decodes the page a word names. `false` if the word changed meanwhile, or if its medium does
@@ -104,4 +107,12 @@ impl Promoter {
             Err(why) => crate::pager::unreadable(region.address(i), why),
         }
     }
+}
+
+/// The decoders, made if they are not there yet. `None` if there is no memory.
+fn made<'a>(decoders: &'a mut Option<DecoderSet>, rt: &Runtime) -> Option<&'a mut DecoderSet> {
+    if decoders.is_none() {
+        *decoders = rt.stores.decoders().ok();
+    }
+    decoders.as_mut()
 }

@@ -2,7 +2,7 @@
 //!
 //! Encoding and decoding are apart because they happen in different threads with different rules:
 //! the pager owns a [`DecoderSet`] and nothing else, a mover owns a [`CodecSet`]. Every context is
-//! made in a constructor; after that no call allocates, whatever the input.
+//! made in a constructor; after that neither encoding nor decoding allocates, whatever the input.
 //!
 //! Memory of one context in bytes (each reports its own by `context_bytes`, a test holds these):
 //!
@@ -169,12 +169,21 @@ impl Encoder {
     }
 }
 
-/// The encoders of one thread, in the order of the list they were made for.
+/// The encoders of one thread, in the order of the list they are for. Each is made when it is first
+/// asked for: a level that searches takes hundreds of KiB, and many programs never use its tier.
 pub struct EncoderSet {
     /// One for each distinct (codec, level).
-    encoders: Vec<Encoder>,
+    encoders: Vec<Place>,
     /// From place in the list to place in `encoders`.
     by_tier: Vec<usize>,
+    dictionaries: Arc<Dictionaries>,
+}
+
+/// An encoder, once somebody wanted it.
+struct Place {
+    codec: Codec,
+    level: i32,
+    made: Option<Encoder>,
 }
 
 impl EncoderSet {
@@ -183,39 +192,44 @@ impl EncoderSet {
         EncoderSet::with_dictionaries(list, &Dictionaries::new())
     }
 
-    /// As [`EncoderSet::new`], with the application's dictionaries.
+    /// As [`EncoderSet::new`], with the application's dictionaries. The error is a level out of
+    /// range.
     pub fn with_dictionaries(
         list: &[(Codec, i32)],
         dictionaries: &Arc<Dictionaries>,
     ) -> Result<EncoderSet, ContextError> {
-        let mut distinct: Vec<(Codec, i32)> = Vec::new();
-        let mut set = EncoderSet { encoders: Vec::new(), by_tier: Vec::new() };
-        for wanted in list {
-            let place = match distinct.iter().position(|d| d == wanted) {
-                Some(place) => place,
-                None => {
-                    set.encoders.push(Encoder::with_dictionaries(
-                        wanted.0,
-                        wanted.1,
-                        dictionaries,
-                    )?);
-                    distinct.push(*wanted);
-                    distinct.len() - 1
-                }
-            };
+        let dictionaries = dictionaries.clone();
+        let mut set = EncoderSet { encoders: Vec::new(), by_tier: Vec::new(), dictionaries };
+        for &(codec, level) in list {
+            let (lowest, highest) = codec.levels();
+            if !(lowest..=highest).contains(&level) {
+                return Err(ContextError { codec, level });
+            }
+            let known = set.encoders.iter().position(|p| (p.codec, p.level) == (codec, level));
+            let place = known.unwrap_or(set.encoders.len());
+            if known.is_none() {
+                set.encoders.push(Place { codec, level, made: None });
+            }
             set.by_tier.push(place);
         }
         Ok(set)
     }
 
     /// The encoder for entry `n` of the list (its place there, which is not a tier's number).
+    /// Allocates when it is asked for the first time; `None` if there is no such entry, or no
+    /// memory.
     pub fn get(&mut self, n: usize) -> Option<&mut Encoder> {
-        self.encoders.get_mut(*self.by_tier.get(n)?)
+        let place = self.encoders.get_mut(*self.by_tier.get(n)?)?;
+        if place.made.is_none() {
+            let made = Encoder::with_dictionaries(place.codec, place.level, &self.dictionaries);
+            place.made = made.ok();
+        }
+        place.made.as_mut()
     }
 
     /// Memory held, in bytes.
     pub fn context_bytes(&self) -> usize {
-        self.encoders.iter().map(Encoder::context_bytes).sum()
+        self.encoders.iter().flat_map(|p| &p.made).map(Encoder::context_bytes).sum()
     }
 }
 

@@ -199,10 +199,12 @@ fn contexts_are_small() {
 
 #[test]
 fn equal_entries_share_a_context_and_absent_decoders_refuse() {
-    let one = EncoderSet::new(&[(Codec::Deflate, 6)]).unwrap().context_bytes();
+    let one = Encoder::new(Codec::Deflate, 6).unwrap().context_bytes();
     let mut three = EncoderSet::new(&[(Codec::Deflate, 6); 3]).unwrap();
+    assert_eq!(three.context_bytes(), 0, "nobody has wanted any");
+    assert!((0..3).all(|n| three.get(n).is_some()) && three.get(3).is_none());
     assert_eq!(three.context_bytes(), one);
-    assert!(three.get(2).is_some() && three.get(3).is_none());
+    assert!(EncoderSet::new(&[(Codec::Lz4, 1), (Codec::Deflate, 13)]).is_err());
     let mut none = DecoderSet::new([]).unwrap();
     for codec in Codec::ALL {
         assert_eq!(none.decode(codec, &[17, 0, 0], &mut [0; PAGE_SIZE]), Err(Corrupt));
