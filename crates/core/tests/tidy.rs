@@ -19,7 +19,6 @@ const LINES_MAX: usize = 800;
 const UNSAFE_ROOMS: &[(&str, &str)] = &[
     ("crates/preload/src/sys/", "the door to Linux: ioctls, mappings, threads"),
     ("crates/preload/src/interpose.rs", "C symbols that the application's calls land on"),
-    ("crates/preload/src/region.rs", "regions in the runtime's own memory, shared and never freed"),
     ("crates/preload/tests/simulation/main.rs", "functions with the names of libc's"),
     ("crates/preload/tests/simulation/kernel/uffd.rs", "reads and writes what system calls lend"),
     ("crates/preload/tests/simulation/schedule.rs", "the fiber that runs gives up its turn"),

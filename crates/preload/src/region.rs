@@ -1,27 +1,44 @@
 //! The page table of the runtime: one [`Region`] for each 2 MiB of the application it follows.
 //!
-//! Found by address through a radix tree of three levels that only grows, so that the pager's
+//! Found by address through a radix tree of four levels that only grows, so that the pager's
 //! look-up takes no lock and allocates nothing. A region's record lives as long as the process:
 //! when the application unmaps the range and maps something else there, the same record is used
 //! again.
+//!
+//! Nodes are small, and a record has words only where pages are followed: the heap of V8 is pieces
+//! of 256 KiB, of which hardly two lie in one region, or in one GiB.
 
 use crate::shrinkage::Shrinkage;
+use crate::sys::slot::Slot;
 use crate::sys::sync::AtomicWord;
 use std::ops::Range;
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering,
-};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::Mutex;
 use terrace_core::looks::Looks;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_BYTES, REGION_PAGES};
 use terrace_core::tier::MAX_TIERS;
+
+/// Pages whose words are made together.
+const PART_PAGES: usize = 64;
+const PARTS: usize = REGION_PAGES / PART_PAGES;
+
+/// Words of pages side by side.
+#[derive(Debug)]
+struct Part([AtomicWord; PART_PAGES]);
+
+impl Part {
+    fn new() -> Part {
+        Part([const { AtomicWord::new(0) }; PART_PAGES])
+    }
+}
 
 /// Everything the runtime knows of 2 MiB of the application.
 #[derive(Debug)]
 pub struct Region {
     /// First address, a multiple of 2 MiB.
     pub base: u64,
-    words: [AtomicWord; REGION_PAGES],
+    /// Where none is made yet, all words are 0: at home, and nothing is known.
+    parts: [Slot<Part>; PARTS],
     /// Pages registered with userfaultfd. Written by the pager only.
     registered: [AtomicU64; 8],
     /// Staging slot that holds pages of this region, 0 if none. Set and cleared by the mover.
@@ -63,7 +80,7 @@ impl Region {
     fn new(base: u64) -> Region {
         Region {
             base,
-            words: [const { AtomicWord::new(0) }; REGION_PAGES],
+            parts: [const { Slot::empty() }; PARTS],
             registered: [const { AtomicU64::new(0) }; 8],
             slot: AtomicU64::new(0),
             tier: AtomicU8::new(0),
@@ -89,7 +106,15 @@ impl Region {
     pub fn word(&self, i: usize) -> PageWord {
         // Acquire pairs with the release in `replace`: whoever sees a word sees the bytes it
         // names.
-        PageWord(self.words[i].load(Ordering::Acquire))
+        let part = self.parts[i / PART_PAGES].get();
+        PageWord(part.map_or(0, |part| part.0[i % PART_PAGES].load(Ordering::Acquire)))
+    }
+
+    /// Makes the words of `pages`, so that changing one allocates nothing.
+    pub fn make_words(&self, pages: Range<usize>) {
+        for n in pages.start / PART_PAGES..pages.end.div_ceil(PART_PAGES) {
+            self.parts[n].get_or_make(Part::new);
+        }
     }
 
     /// Replaces the word of page `i` if it still is `old`. The only place that races. Keeps the
@@ -97,11 +122,20 @@ impl Region {
     pub fn replace(&self, i: usize, old: PageWord, new: PageWord) -> bool {
         // Counted before others can see it, and take it off again.
         self.count(new, 1);
-        let done = self.words[i]
-            .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
+        let done = self.exchange(i, old.0, new.0);
         self.count(if done { old } else { new }, -1);
         done
+    }
+
+    fn exchange(&self, i: usize, old: u64, new: u64) -> bool {
+        let place = &self.parts[i / PART_PAGES];
+        if place.get().is_none() && (old != 0 || new == 0) {
+            // The word was 0 a moment ago, and would be no other now.
+            return old == 0;
+        }
+        place.get_or_make(Part::new).0[i % PART_PAGES]
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 
     /// Sets the word of page `i` to what `next` makes of it, retrying when somebody else was
@@ -174,33 +208,26 @@ impl Region {
     }
 }
 
-/// Small nodes: what is far apart, as the pieces of V8's heap are, takes one of its own each.
-const NODE_BITS: u32 = 9;
+/// Small nodes: what is far apart takes some of its own.
+const NODE_BITS: u32 = 6;
 const NODE_LEN: usize = 1 << NODE_BITS;
-/// User addresses have 47 bits; a region takes 21 of them, two nodes below the top the next 18.
-const TOP_LEN: usize = 1 << (47 - 21 - 2 * NODE_BITS);
+/// User addresses have 47 bits; a region takes 21 of them, three nodes below the top the next 18.
+const TOP_LEN: usize = 1 << (47 - 21 - 3 * NODE_BITS);
 
-struct Node<T>([AtomicPtr<T>; NODE_LEN]);
+struct Node<T: 'static>([Slot<T>; NODE_LEN]);
 
-impl<T> Node<T> {
-    /// The node that `place` names, made if there is none. Under the table's lock.
-    fn at(place: &AtomicPtr<Node<T>>) -> &'static Node<T> {
-        let there = place.load(Ordering::Acquire);
-        // SAFETY: pointers in the tree come from `Box::leak` here and in `get_or_create` and are
-        // never freed; acquire pairs with the release below.
-        if let Some(node) = unsafe { there.as_ref() } {
-            return node;
-        }
-        let none = [const { AtomicPtr::new(std::ptr::null_mut()) }; NODE_LEN];
-        let node: &'static Node<T> = Box::leak(Box::new(Node(none)));
-        place.store(std::ptr::from_ref(node).cast_mut(), Ordering::Release);
-        node
+impl<T: Sync> Node<T> {
+    fn new() -> Node<T> {
+        Node([const { Slot::empty() }; NODE_LEN])
     }
 }
 
+/// What is below a place of the top.
+type Below = Node<Node<Node<Region>>>;
+
 /// All regions, by address.
 pub struct RegionTable {
-    top: Box<[AtomicPtr<Node<Node<Region>>>]>,
+    top: Box<[Slot<Below>]>,
     /// In the order of their creation, for those who walk all of them.
     all: Mutex<Vec<&'static Region>>,
     /// Held pages that an mremap carried from region to region: who walks all regions and finds
@@ -216,15 +243,17 @@ impl std::fmt::Debug for RegionTable {
 
 impl Default for RegionTable {
     fn default() -> RegionTable {
-        let top = (0..TOP_LEN).map(|_| AtomicPtr::default()).collect();
+        let top = (0..TOP_LEN).map(|_| Slot::empty()).collect();
         RegionTable { top, all: Mutex::new(Vec::new()), carried: AtomicU64::new(0) }
     }
 }
 
-fn indices(address: u64) -> Option<[usize; 3]> {
+/// Where the region of an address is: in the top, and in the three nodes below.
+fn indices(address: u64) -> Option<[usize; 4]> {
     let region = (address / REGION_BYTES) as usize;
-    let (top, middle) = (region >> (2 * NODE_BITS), region >> NODE_BITS);
-    (top < TOP_LEN).then_some([top, middle % NODE_LEN, region % NODE_LEN])
+    let below = |bits: u32| (region >> bits) % NODE_LEN;
+    let top = region >> (3 * NODE_BITS);
+    (top < TOP_LEN).then_some([top, below(2 * NODE_BITS), below(NODE_BITS), below(0)])
 }
 
 /// Page number within its region.
@@ -244,17 +273,12 @@ impl RegionTable {
     /// node in the tree has no regions.
     #[inline]
     fn look(&self, address: u64) -> Result<&'static Region, u64> {
-        let [top, middle, leaf] = indices(address).ok_or(u64::MAX)?;
+        let [top, upper, lower, leaf] = indices(address).ok_or(u64::MAX)?;
         let behind = |bits: u32| (((address / REGION_BYTES) >> bits) + 1) * (REGION_BYTES << bits);
-        // SAFETY: pointers in the tree come from `Box::leak` in `Node::at` and `get_or_create` and
-        // are never freed; acquire pairs with the release there.
-        unsafe {
-            let below_top = self.top[top].load(Ordering::Acquire).as_ref();
-            let below_top = below_top.ok_or_else(|| behind(2 * NODE_BITS))?;
-            let below_middle = below_top.0[middle].load(Ordering::Acquire).as_ref();
-            let below_middle = below_middle.ok_or_else(|| behind(NODE_BITS))?;
-            below_middle.0[leaf].load(Ordering::Acquire).as_ref().ok_or_else(|| behind(0))
-        }
+        let node = self.top[top].get().ok_or_else(|| behind(3 * NODE_BITS))?;
+        let node = node.0[upper].get().ok_or_else(|| behind(2 * NODE_BITS))?;
+        let node = node.0[lower].get().ok_or_else(|| behind(NODE_BITS))?;
+        node.0[leaf].get().ok_or_else(|| behind(0))
     }
 
     /// The region of an address, made if it is new. `None` for kernel addresses.
@@ -262,16 +286,15 @@ impl RegionTable {
         if let Some(r) = self.get(address) {
             return Some(r);
         }
-        let [top, middle, leaf] = indices(address)?;
+        let [top, upper, lower, leaf] = indices(address)?;
         // The lock makes creation single; readers do not need it.
         let mut all = self.all.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(r) = self.get(address) {
             return Some(r);
         }
-        let place = &Node::at(&Node::at(&self.top[top]).0[middle]).0[leaf];
-        let region: &'static Region =
-            Box::leak(Box::new(Region::new(address / REGION_BYTES * REGION_BYTES)));
-        place.store(std::ptr::from_ref(region).cast_mut(), Ordering::Release);
+        let node = self.top[top].get_or_make(Node::new).0[upper].get_or_make(Node::new);
+        let place = &node.0[lower].get_or_make(Node::new).0[leaf];
+        let region = place.get_or_make(|| Region::new(address / REGION_BYTES * REGION_BYTES));
         all.push(region);
         Some(region)
     }
@@ -363,6 +386,38 @@ mod tests {
         assert_eq!((r.stored_total(), r.stored[2].load(Ordering::Relaxed)), (1, 1));
         r.update(5, |w| w.zapped());
         assert_eq!(r.stored_total(), 0);
+    }
+
+    #[test]
+    fn words_are_made_where_they_are_needed() {
+        let t = RegionTable::default();
+        let r = t.get_or_create(0x20_0000).unwrap();
+        let there = || r.parts.iter().map(|p| p.get().is_some()).collect::<Vec<_>>();
+        let (home, staged) = (PageWord::default(), PageWord::default().stage(TierId(1)).unwrap());
+        assert_eq!(r.word(130), home);
+        assert!(!r.replace(130, staged, home), "a stale expectation must lose");
+        assert!(r.replace(130, home, home) && r.stored_total() == 0);
+        assert_eq!(there(), [false; PARTS], "and for none of this a word is needed");
+        assert!(r.replace(130, home, staged) && r.word(130) == staged && r.word(129) == home);
+        r.make_words(255..257);
+        assert_eq!(there(), [false, false, true, true, true, false, false, false]);
+        assert_eq!(r.word(130), staged, "made only where there was none");
+    }
+
+    #[test]
+    fn threads_that_need_a_word_first_share_it() {
+        let t = RegionTable::default();
+        for at in (0..200).map(|n| n * REGION_BYTES) {
+            let r = t.get_or_create(at).unwrap();
+            let add = |_| {
+                for _ in 0..100 {
+                    r.update(7, |w| PageWord(w.0 + (1 << 32)));
+                }
+            };
+            let before = r.word(7);
+            std::thread::scope(|s| (0..4).for_each(|n| drop(s.spawn(move || add(n)))));
+            assert_eq!(r.word(7).0, before.0 + (400 << 32));
+        }
     }
 
     #[test]

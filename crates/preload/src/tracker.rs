@@ -178,6 +178,7 @@ impl Tracker {
             if self.is_kept(r, &pages, kept) {
                 return;
             }
+            r.make_words(pages);
             if self.rt.doorbell.call(move |pager| pager.register(r, range.clone())) {
                 r.resident.store(present as u16, Ordering::Relaxed);
             }

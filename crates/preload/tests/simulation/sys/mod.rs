@@ -7,6 +7,8 @@ pub mod media;
 pub mod memory;
 pub mod proc;
 pub mod readable;
+#[path = "../../../src/sys/slot.rs"]
+pub mod slot;
 pub mod spare;
 pub mod stack;
 pub mod stop;
