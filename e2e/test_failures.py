@@ -32,10 +32,11 @@ from harness import (
     unmount,
     wait_until,
 )
+from planner import Planner, plan
 from swapping import SwapFile
 from test_hazards import face
 from test_media import options_for
-from test_planner import conclude, start_pid
+from test_planner import conclude, door_of, orphan, start_pid
 
 Compiler = Callable[..., Path]
 
@@ -509,6 +510,52 @@ def test_a_device_that_fails_on_reading(
         assert len(said) == 1 and "could not be read from its medium" in said[0], report
         assert not any(line.startswith("BAD") for line in run.lines), report
         assert not is_alive(pid)
+
+
+TIERS = """
+[[tier]]
+codec = "lz4"
+pool = "zsmalloc"
+medium = "far"
+[[tier]]
+codec = "lz4"
+pool = "zsmalloc"
+medium = "dram"
+"""
+
+
+def test_a_device_that_fails_on_the_way_home(
+    sandbox: Sandbox, program: Compiler, filesystem: Filesystem
+) -> None:
+    """What cannot be read and nobody waits for stays; what is elsewhere comes home all the same."""
+    medium = f'kind = "file"\ndirectory = "{filesystem.folder}"\ncapacity_mib = 64'
+    options = options_for(sandbox, medium, TIERS)
+    with sandbox.start(program("linger"), "default", "48", options=options) as run:
+        pid = start_pid(run)
+        orphan(run)
+        with Planner(door_of(sandbox, pid)) as planner:
+            regions = sorted(planner.greet().close_window())
+            far, near = regions[: len(regions) // 2], regions[len(regions) // 2 :]
+            split = [(r, 1) for r in far] + [(r, 2) for r in near]
+
+            def stored(entries: list[tuple[int, int]], part: list[int]) -> int:
+                now = planner.close_window()
+                planner.send(plan(entries))
+                return sum(now[r].stored for r in part)
+
+            home = [(r, 0) for r in regions]
+            wait_until("all is home", lambda: stored(home, regions) == 0)
+            pages = 512 * (len(regions) - 2)
+            wait_until("all is in its tier", lambda: stored(split, regions) >= pages)
+            stop(pid)
+            filesystem.cut_off(64 * 1024)
+            os.kill(pid, signal.SIGCONT)
+            # A mover that tries every page has ten regions before it, of two minutes each.
+            assert stored(home, far) > 0
+            wait_until("what is in memory is home", lambda: stored([], near) == 0, 30)
+            assert stored([], far) > 1_000
+        os.kill(pid, signal.SIGTERM)
+        wait_until("it has ended", lambda: not is_alive(pid))
 
 
 # ---- descriptors ---------------------------------------------------------------------------------

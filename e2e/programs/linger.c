@@ -9,7 +9,7 @@ static void end(int signal) {
 }
 
 int main(int argc, char **argv) {
-    size_t bytes = 16 * MIB;
+    size_t bytes = (argc > 2 ? strtoul(argv[2], NULL, 10) : 16) * MIB;
     struct sigaction action = {.sa_handler = end};
     if (argc > 1 && strcmp(argv[1], "default") == 0) action.sa_handler = SIG_DFL;
     MUST(sigaction(SIGINT, &action, NULL));

@@ -36,6 +36,7 @@ pub mod runtime;
 pub mod samples;
 pub mod shared;
 mod shrinkage;
+mod silence;
 pub mod staging;
 pub mod standstill;
 pub mod stats;

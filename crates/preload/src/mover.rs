@@ -625,7 +625,8 @@ impl Mover {
         let counters = &rt.stats.tiers[tier.index()];
         let has_encodings = from.has_encodings() && to.has_encodings();
         let stored = if from.codec() == to.codec() && has_encodings {
-            let (len, check) = from.load(Handle(w.payload()), &mut self.encoded).ok()?;
+            let loaded = self.promoter.load_encoded(from, w, &mut self.encoded);
+            let (len, check) = loaded.ok()?;
             // The object may have been freed, and its handle given to another page, while we
             // read. An unchanged word says that it was not.
             if region.word(i) != w {

@@ -6,8 +6,10 @@
 use crate::pager::moves::Coming;
 use crate::region::Region;
 use crate::runtime::Runtime;
+use crate::silence::Silence;
 use crate::stats;
 use crate::torture::Torture;
+use std::sync::atomic::Ordering;
 use terrace_core::state::{PageState, PageWord, PAGE_BYTES, REGION_PAGES};
 use terrace_store::pool::Handle;
 use terrace_store::{DecoderSet, LoadError, Page, Tier};
@@ -23,6 +25,7 @@ pub struct Promoter {
     encoded: Box<Page>,
     torture: Torture,
     is_unasked: bool,
+    silence: Silence,
 }
 
 impl Promoter {
@@ -40,7 +43,9 @@ impl Promoter {
     }
 
     fn with(rt: &'static Runtime, torture: Torture, is_unasked: bool) -> Promoter {
-        Promoter { rt, decoders: None, encoded: Box::new([0; PAGE_BYTES]), torture, is_unasked }
+        let encoded = Box::new([0; PAGE_BYTES]);
+        let silence = Silence::default();
+        Promoter { rt, decoders: None, encoded, torture, is_unasked, silence }
     }
 
     /// Brings every stored page of a region home. Returns how many came.
@@ -71,9 +76,37 @@ impl Promoter {
     /// Loads the page that a `Stored` word names. What the result means is only known if the word
     /// is the same afterwards.
     pub fn load(&mut self, w: PageWord, page: &mut Page) -> Result<(), LoadError> {
-        // Without memory for them the page stays where it is, as behind a medium that fails.
-        let decoders = made(&mut self.decoders, self.rt).ok_or(LoadError::MediumFailed)?;
-        self.rt.load_page(w, decoders, &mut self.encoded, page)
+        self.ask(w, |promoter| {
+            // Without memory for them the page stays where it is, as behind a medium that fails.
+            let decoders = made(&mut promoter.decoders, promoter.rt);
+            let decoders = decoders.ok_or(LoadError::MediumFailed)?;
+            promoter.rt.load_page(w, decoders, &mut promoter.encoded, page)
+        })
+    }
+
+    /// [`Tier::load`] of the page that a `Stored` word names, which is in `tier`.
+    pub fn load_encoded(
+        &mut self,
+        tier: &Tier,
+        w: PageWord,
+        encoded: &mut Page,
+    ) -> Result<(usize, u32), LoadError> {
+        self.ask(w, |_| tier.load(Handle(w.payload()), encoded))
+    }
+
+    /// Reads what a word names, unless nobody waits for it and its medium does not answer.
+    fn ask<T>(
+        &mut self,
+        w: PageWord,
+        read: impl FnOnce(&mut Promoter) -> Result<T, LoadError>,
+    ) -> Result<T, LoadError> {
+        let (tier, window) = (w.tier(), self.rt.window.load(Ordering::Relaxed));
+        if self.is_unasked && self.silence.holds(tier, window) {
+            return Err(LoadError::MediumFailed);
+        }
+        let read = read(self);
+        self.silence.note(tier, !matches!(read, Err(LoadError::MediumFailed)), window);
+        read
     }
 
     /// [`Tier::compare_page`], with `other` for what is decoded.

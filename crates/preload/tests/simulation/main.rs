@@ -51,6 +51,8 @@ mod samples;
 mod shared;
 #[path = "../../src/shrinkage.rs"]
 mod shrinkage;
+#[path = "../../src/silence.rs"]
+mod silence;
 #[path = "../../src/staging.rs"]
 mod staging;
 #[path = "../../src/standstill.rs"]
