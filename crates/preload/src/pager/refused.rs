@@ -207,14 +207,19 @@ impl Pager {
 
     /// Whether a mapping that was seen in what is said to be unmapped can have lain there all the
     /// time, if it is registered. What grows begins before the range into which it grows, unless
-    /// its beginning, from before that range on, was cut off since. Where registered memory was
-    /// new, only the pager can have filled it, and it has filled nothing since. And there is no
-    /// growing into what goes on behind the range.
+    /// what lay before the mapping, as far as that range's beginning or some of it, was cut off
+    /// since. Where registered memory was new, only the pager can have filled it, and it has filled
+    /// nothing since. And there is no growing into what goes on behind the range.
     fn can_have_stayed(&self, run: Range, mapping: Range, said: Range) -> bool {
         let goes_on = mapping.1 > said.1 && self.is_kept(said.1);
+        let before = |at: u64| at.saturating_sub(PAGE);
         let goes_away = |page| self.queue.unmaps(page) || self.queue.moves_on(page);
-        let is_cut_off = [said.0, mapping.0].map(|at| at.saturating_sub(PAGE)).map(goes_away);
-        mapping.0 >= said.0 && is_cut_off != [true, true] || self.is_any_present(run) || goes_on
+        // What lay before the range, and can have grown.
+        let neighbour = before(said.0);
+        let has_neighbour =
+            self.is_known(neighbour) || goes_away(neighbour) || self.has_come((neighbour, said.0));
+        let can_be_grown = has_neighbour && goes_away(before(mapping.0));
+        mapping.0 >= said.0 && !can_be_grown || self.is_any_present(run) || goes_on
     }
 
     /// Whether a page is registered by our books.

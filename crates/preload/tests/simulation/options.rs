@@ -88,6 +88,11 @@ const KEPT: &[(u64, &str)] = &[
         "a mapping that had moved to where another was unmapped, larger than before, and moved on: \
          the part it grew by passed for what had stayed, and brought the other's page along",
     ),
+    (
+        25692244,
+        "a mapping shrank, grew in place and lost the beginning of what it had grown by, before \
+         its end was voided: what was held there was read as new memory",
+    ),
 ];
 
 /// Whether this seed is kept for what it found.
