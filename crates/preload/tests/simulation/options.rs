@@ -89,7 +89,7 @@ const KEPT: &[(u64, &str)] = &[
          the part it grew by passed for what had stayed, and brought the other's page along",
     ),
     (
-        25692244,
+        25_692_244,
         "a mapping shrank, grew in place and lost the beginning of what it had grown by, before \
          its end was voided: what was held there was read as new memory",
     ),
