@@ -70,8 +70,8 @@ pub struct PaperArgs {
     pub workloads: Vec<String>,
     /// Which configurations, by comma: 2t-c, 2t-m, 2t-a (zswap), 2t-own-c, 2t-own-m, 2t-own-a,
     /// 6t-wf-c, 6t-wf-m, 6t-wf-a, 6t-am-0.9, 6t-am-0.5, 6t-am-0.1, best-2, best-5, best-10,
-    /// best-real-5; besides these 6t-am-0.3, 6t-am-0.2, best-25, best-50, best-100, best-real-2,
-    /// best-real-10 and none
+    /// best-real-5; besides these 6t-am-0.3, 6t-am-0.2, best-25, best-50, best-100, best-125,
+    /// best-150, best-real-2, best-real-10 and none
     /// [default: those up to best-real-5]
     #[arg(long, value_delimiter = ',')]
     pub configs: Vec<String>,

@@ -97,6 +97,8 @@ pub(super) const ALL: &[Configuration] = &[
     on_request(of("best-25", Family::Best, &["--max-slowdown", "25%"])),
     on_request(of("best-50", Family::Best, &["--max-slowdown", "50%"])),
     on_request(of("best-100", Family::Best, &["--max-slowdown", "100%"])),
+    on_request(of("best-125", Family::Best, &["--max-slowdown", "125%"])),
+    on_request(of("best-150", Family::Best, &["--max-slowdown", "150%"])),
     on_request(of("best-real-2", Family::BestReal, &["--max-slowdown", "2%"])),
     of("best-real-5", Family::BestReal, &["--max-slowdown", "5%"]),
     on_request(of("best-real-10", Family::BestReal, &["--max-slowdown", "10%"])),
