@@ -479,6 +479,7 @@ impl Agent {
         self.see_to_copies();
         let report = self.report(closed, regions);
         self.link.send(&FromRuntime::Report(Box::new(report)));
+        memory::give_back_heap();
     }
 
     /// Keeps copies of what comes home if movers need them, and gives up those that are old.

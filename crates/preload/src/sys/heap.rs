@@ -8,6 +8,7 @@ use super::stack::Stack;
 use super::sync::{renew, Mutex, OnlyThread};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::PoisonError;
 
 static HEAP: Mutex<Option<dlmalloc::Dlmalloc<memory::HeapSource>>> = Mutex::new(None);
@@ -24,6 +25,30 @@ pub(super) fn prepare() {
 pub(super) fn forget(only: &OnlyThread) {
     STACK.forget(only);
     renew(only, &HEAP, None);
+    GIVES_BACK.store(false, Ordering::Relaxed);
+}
+
+/// Free bytes that are kept at the end of the heap, for what comes and goes between two calls of
+/// [`give_back`].
+const KEPT_BYTES: usize = 128 << 10;
+
+/// Whether the heap is shrinking now. Written and read under its lock.
+static GIVES_BACK: AtomicBool = AtomicBool::new(false);
+
+/// Whether dlmalloc may shrink the heap. It would with any block that is freed, but the thread may
+/// be the program's, and may have been forbidden the call.
+pub(super) fn may_give_back() -> bool {
+    GIVES_BACK.load(Ordering::Relaxed)
+}
+
+/// Gives back what is free at the end of the heap.
+pub(super) fn give_back() {
+    let mut heap = HEAP.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(h) = heap.as_mut() else { return };
+    GIVES_BACK.store(true, Ordering::Relaxed);
+    // SAFETY: the heap is whole between two calls, and this one touches nothing that is in use.
+    unsafe { h.trim(KEPT_BYTES) };
+    GIVES_BACK.store(false, Ordering::Relaxed);
 }
 
 /// What is asked of the heap.
@@ -94,6 +119,27 @@ unsafe impl GlobalAlloc for OwnHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_free_at_the_end_is_given_back_and_is_zero_when_it_is_taken_again() {
+        let layout = Layout::from_size_align(8 << 20, 4096).expect("a layout");
+        for round in 0..3 {
+            // SAFETY: taken, written and read within its bounds, given back once.
+            unsafe {
+                let p = OwnHeap.alloc_zeroed(layout);
+                assert!(!p.is_null());
+                let block = std::slice::from_raw_parts_mut(p, layout.size());
+                assert!(block.iter().all(|b| *b == 0), "round {round}");
+                block.fill(0xa5);
+                assert!(memory::heap_bytes() >= 8 << 20);
+                OwnHeap.dealloc(p, layout);
+            }
+            assert!(memory::heap_bytes() >= 8 << 20, "given back by who freed it");
+            give_back();
+            // (The other test's blocks may be there.)
+            assert!(memory::heap_bytes() < 4 << 20, "{} are kept", memory::heap_bytes());
+        }
+    }
 
     #[test]
     fn threads_on_stacks_of_their_own_are_served_side_by_side() {

@@ -166,6 +166,12 @@ pub fn heap_bytes() -> u64 {
     HEAP_USED.load(Ordering::Relaxed)
 }
 
+/// Gives back what is free at the end of the heap: codecs were tried, a large plan was read.
+/// For threads of ours, in which nothing forbids `madvise`.
+pub fn give_back_heap() {
+    heap::give_back();
+}
+
 /// Carves `len` bytes, aligned to a region, off the reservation. Never given back: slots, stacks
 /// and arenas live as long as the process.
 pub fn carve(len: u64) -> Option<u64> {
@@ -365,7 +371,8 @@ static HEAP_BASE: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct HeapSource;
 
 // SAFETY: `alloc` returns disjoint, zeroed, page-aligned pieces of a mapping that is never
-// unmapped; nothing is ever taken back, so the other methods refuse.
+// unmapped. `free_part` takes back the end of what was handed out last, and only if the kernel has
+// emptied it, so that the next `alloc` finds it as new. The other methods refuse.
 unsafe impl dlmalloc::Allocator for HeapSource {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let size = size.next_multiple_of(64 << 10);
@@ -389,14 +396,25 @@ unsafe impl dlmalloc::Allocator for HeapSource {
     fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
         std::ptr::null_mut()
     }
-    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
-        false
+    fn free_part(&self, piece: *mut u8, len: usize, kept: usize) -> bool {
+        let base = HEAP_BASE.load(Ordering::Acquire);
+        let end = base + HEAP_USED.load(Ordering::Relaxed) as usize;
+        if piece as usize + len != end {
+            return false;
+        }
+        // SAFETY: the end of our own heap, which the allocator has just said nobody uses.
+        let is_empty =
+            unsafe { libc::madvise(piece.add(kept).cast(), len - kept, libc::MADV_DONTNEED) == 0 };
+        if is_empty {
+            HEAP_USED.store((piece as usize + kept - base) as u64, Ordering::Relaxed);
+        }
+        is_empty
     }
     fn free(&self, _: *mut u8, _: usize) -> bool {
         false
     }
     fn can_release_part(&self, _: u32) -> bool {
-        false
+        heap::may_give_back()
     }
     fn allocates_zeros(&self) -> bool {
         true
