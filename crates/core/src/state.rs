@@ -315,6 +315,13 @@ impl PageWord {
         })
     }
 
+    /// Mover: a look at the page, which is at home, says that it holds what was refused: that
+    /// counts as a refusal in this window. `checksum` is of what it holds.
+    pub fn refuse_unmoved(self, window_now: u8, checksum: u32) -> Option<PageWord> {
+        (self.is_free_to_go() && self.is_known_incompressible(checksum))
+            .then(|| self.stamped(window_now))
+    }
+
     /// Pager: starts bringing the page home. The place the word named stays valid.
     pub fn begin_restore(self) -> Option<PageWord> {
         use PageState::{Encoding, Same, Staged, Stored};
@@ -510,6 +517,20 @@ mod tests {
         assert!(!again.finish_store(TierId(1), 0xabcd, 30).unwrap().is_incompressible());
         assert!(!again.refuse(30, None).unwrap().is_incompressible());
         assert!(!w.sample(0xabcd).unwrap().is_known_incompressible(0xabcd));
+    }
+
+    #[test]
+    fn a_look_refuses_a_page_that_is_as_it_was() {
+        let tier = TierId(3);
+        let w = word(PageState::Encoding, false).refuse(10, Some(0xabcd)).unwrap();
+        assert_eq!(w.refuse_unmoved(26, 0xabcd), None, "it is not at home");
+        let w = w.home(None);
+        assert_eq!(w.refuse_unmoved(26, 0xabce), None, "it was written");
+        let again = w.refuse_unmoved(26, 0xabcd).unwrap();
+        assert!(w.movable(tier, 26, 1, 16) && !again.movable(tier, 41, 1, 16));
+        assert!(again.movable(tier, 42, 1, 16) && again.is_known_incompressible(0xabcd));
+        assert_eq!(PageWord(w.0 | ZAP_BIT).refuse_unmoved(26, 0xabcd), None);
+        assert_eq!(word(PageState::Home, false).refuse_unmoved(26, 0xdead_beef), None);
     }
 
     #[test]

@@ -4,14 +4,13 @@
 //!
 //! - [`tracker`] takes samples of every region to see what is in use;
 //! - [`agent`] reports a window to the planner and receives a plan;
-//! - [`mover`] carries the plan out, with [`stores`] for the tiers;
+//! - [`queue`] holds the plan, [`mover`] carries it out, with [`stores`] for the tiers;
 //! - [`pager`] serves the fault when the page is wanted back;
 //! - [`stats`] counts.
 //!
 //! [`promoter`] brings whole regions home, [`forks`] is what happens around `fork`.
 //! [`region`] is the page table all of them share, [`runtime`] holds the whole together,
-//! [`sys`] and [`interpose`] are the door to Linux; they and the pointers of [`region`]'s tree are
-//! the only `unsafe`.
+//! [`sys`] and [`interpose`] are the door to Linux, and the only `unsafe`.
 #![cfg_attr(test, allow(dead_code))]
 
 pub mod agent;
@@ -31,6 +30,7 @@ pub mod offspring;
 pub mod pager;
 mod probe;
 pub mod promoter;
+pub mod queue;
 pub mod region;
 pub mod runtime;
 pub mod samples;

@@ -37,7 +37,7 @@ pub type Page = [u8; PAGE_SIZE];
 /// zswap). Beyond it a page saves less than it costs.
 pub const CUTOFF_BYTES: usize = 2990;
 
-pub use codec::{CodecSet, Corrupt, DecoderSet, EncoderSet};
+pub use codec::{Corrupt, DecoderSet, EncoderSet};
 pub use medium::blocks::{BlockMedium, FileMedium};
 pub use medium::{Emulated, HeapMedium, Medium, MediumError};
 pub use pool::{Extent, Handle, PoolStats};

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use terrace_core::tier::{Codec, Medium, Pool, TierSpec, BLOCK_KIB};
 use terrace_store::codec::dictionary::Dictionaries;
 use terrace_store::codec::Encoder;
-use terrace_store::{CodecSet, DecoderSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_SIZE};
+use terrace_store::{DecoderSet, EncoderSet, HeapMedium, Tier, CUTOFF_BYTES, PAGE_SIZE};
 
 struct Counting;
 
@@ -94,7 +94,9 @@ fn every_level_encodes_without_allocating(pages: &[[u8; PAGE_SIZE]]) {
 fn encode_decode_load_and_free_allocate_nothing() {
     let list: Vec<(Codec, i32)> = Codec::ALL.iter().map(|c| (*c, c.default_level())).collect();
     let dictionaries = Dictionaries::new();
-    let mut codecs = CodecSet::with_dictionaries(&list, &dictionaries).unwrap();
+    let mut encoders = EncoderSet::with_dictionaries(&list, &dictionaries).unwrap();
+    let codecs = list.iter().map(|(codec, _)| *codec);
+    let mut decoders = DecoderSet::with_dictionaries(codecs, &dictionaries).unwrap();
     // Encoders take a dictionary up at their next page, in memory that they have already.
     let text: Vec<u8> = (0..20_000u32).map(|i| ((i * i) >> 7) as u8).collect();
     assert_eq!(dictionaries.publish(&text), Some(1));
@@ -113,7 +115,7 @@ fn encode_decode_load_and_free_allocate_nothing() {
             let medium = Medium::dram(1.0);
             let arena = Box::new(HeapMedium::new(1 << 22));
             let tier = Tier::new(&TierSpec::new(pool, *codec, medium), arena, CUTOFF_BYTES);
-            let encoder = codecs.encoders.get(n).unwrap();
+            let encoder = encoders.get(n).unwrap();
             let mut handles = Vec::with_capacity(pages.len());
             // The first store makes tables; the way down may. The codec may not.
             if codec.uses_dictionary() {
@@ -131,7 +133,7 @@ fn encode_decode_load_and_free_allocate_nothing() {
             }
             for (handle, page) in handles.iter().zip(&pages) {
                 let Ok(handle) = handle else { continue };
-                tier.load_page(&mut codecs.decoders, *handle, &mut scratch, &mut back).unwrap();
+                tier.load_page(&mut decoders, *handle, &mut scratch, &mut back).unwrap();
                 assert!(back == *page);
                 assert!(tier.free(*handle));
             }

@@ -1,7 +1,7 @@
 //! What other modules of the runtime ask of its agent. The agent itself, which talks to the
 //! planner, is not simulated: `app.rs` plays it.
 
-use crate::mover::Queue;
+use crate::queue::Queue;
 use crate::runtime::Runtime;
 use crate::sys::thread;
 use std::sync::atomic::{AtomicPtr, Ordering};

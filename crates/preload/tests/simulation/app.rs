@@ -7,8 +7,8 @@
 
 use crate::forks;
 use crate::kernel::{self, Leave, Page, Pin, Prot, MAIN, OWN_BASE, PAGE};
-use crate::mover::Queue;
 use crate::pairs::{self, Event};
+use crate::queue::Queue;
 use crate::region::{page_index, Region};
 use crate::runtime::Runtime;
 use crate::schedule::{self, random};

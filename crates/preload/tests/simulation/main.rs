@@ -41,6 +41,8 @@ mod pager;
 mod probe;
 #[path = "../../src/promoter.rs"]
 mod promoter;
+#[path = "../../src/queue.rs"]
+mod queue;
 #[path = "../../src/region.rs"]
 mod region;
 #[path = "../../src/runtime.rs"]

@@ -206,7 +206,7 @@ fn forks_older_than_the_runtime() -> Result<(), String> {
 
 struct Script {
     rt: &'static Runtime,
-    queue: std::sync::Arc<crate::mover::Queue>,
+    queue: std::sync::Arc<crate::queue::Queue>,
     region: &'static Region,
 }
 

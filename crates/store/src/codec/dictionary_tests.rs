@@ -1,5 +1,5 @@
 use super::*;
-use crate::codec::{CodecSet, Corrupt, DecoderSet};
+use crate::codec::{Corrupt, DecoderSet, EncoderSet};
 use crate::testing::{page as any_page, Random};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,14 @@ fn text_of(pages: &[Page]) -> Vec<u8> {
     train_on(&pages.iter().collect::<Vec<_>>(), 8 << 10, 64)
 }
 
+fn sets(list: &[(Codec, i32)], dictionaries: &Arc<Dictionaries>) -> (EncoderSet, DecoderSet) {
+    let codecs = list.iter().map(|(codec, _)| *codec);
+    (
+        EncoderSet::with_dictionaries(list, dictionaries).unwrap(),
+        DecoderSet::with_dictionaries(codecs, dictionaries).unwrap(),
+    )
+}
+
 #[test]
 fn every_level_brings_pages_back_with_and_without() {
     let samples = pages(32, 1);
@@ -33,13 +41,13 @@ fn every_level_brings_pages_back_with_and_without() {
         let (lowest, highest) = codec.levels();
         for level in lowest..=highest {
             let dictionaries = Dictionaries::new();
-            let mut set = CodecSet::with_dictionaries(&[(codec, level)], &dictionaries).unwrap();
+            let (mut encoders, mut decoders) = sets(&[(codec, level)], &dictionaries);
             let mut made: Vec<(Page, Vec<u8>)> = Vec::new();
             for version in 0..=VERSIONS_MAX as u8 {
                 // A page that does not fit comes before each change: zstd then is within a frame.
                 let mut noise = [0; PAGE_SIZE];
                 noise.fill_with(|| random.word() as u8);
-                let encoder = set.encoders.get(0).unwrap();
+                let encoder = encoders.get(0).unwrap();
                 assert_eq!(encoder.encode(&noise, &mut [0; CUTOFF_BYTES]), None);
                 if version > 0 {
                     let few = &samples[..8 * usize::from(version)];
@@ -49,14 +57,14 @@ fn every_level_brings_pages_back_with_and_without() {
                     let page =
                         if n % 2 == 0 { any_page(&mut random) } else { record_page(&mut random) };
                     let mut out = [0; 2 * PAGE_SIZE];
-                    let len = set.encoders.get(0).unwrap().encode(&page, &mut out).unwrap();
+                    let len = encoders.get(0).unwrap().encode(&page, &mut out).unwrap();
                     assert_eq!(out[0], version, "{codec:?} {level} does not use its dictionary");
                     made.push((page, out[..len].to_vec()));
                 }
                 // Objects of every version so far, in one decoder.
                 for (page, stored) in &made {
                     let mut back = [0; PAGE_SIZE];
-                    assert_eq!(set.decoders.decode(codec, stored, &mut back), Ok(()));
+                    assert_eq!(decoders.decode(codec, stored, &mut back), Ok(()));
                     assert!(back == *page, "{codec:?} {level}: another page came back");
                 }
             }
@@ -117,12 +125,12 @@ fn any_bytes_are_a_page_or_an_error() {
     let (mut tries, mut decoded) = (0u64, 0u64);
     for codec in DICT_CODECS {
         let list = [(codec, codec.default_level())];
-        let mut set = CodecSet::with_dictionaries(&list, &dictionaries).unwrap();
+        let (mut encoders, mut decoders) = sets(&list, &dictionaries);
         let (mut out, mut back) = ([0; 2 * PAGE_SIZE], [0; PAGE_SIZE]);
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(1500) {
             let page = record_page(&mut random);
-            let len = set.encoders.get(0).unwrap().encode(&page, &mut out).unwrap();
+            let len = encoders.get(0).unwrap().encode(&page, &mut out).unwrap();
             for _ in 0..20 {
                 let mut bytes = out[..len].to_vec();
                 match random.below(5) {
@@ -134,17 +142,17 @@ fn any_bytes_are_a_page_or_an_error() {
                         .for_each(|_| bytes[random.below(len)] = random.word() as u8),
                 }
                 tries += 1;
-                decoded += u64::from(set.decoders.decode(codec, &bytes, &mut back).is_ok());
+                decoded += u64::from(decoders.decode(codec, &bytes, &mut back).is_ok());
             }
-            assert_eq!(set.decoders.decode(codec, &out[..len], &mut back), Ok(()));
+            assert_eq!(decoders.decode(codec, &out[..len], &mut back), Ok(()));
             assert!(back == page, "a context remembers what it should not");
             let mut unknown = out[..len].to_vec();
             unknown[0] = 9;
-            assert_eq!(set.decoders.decode(codec, &unknown, &mut back), Err(Corrupt));
+            assert_eq!(decoders.decode(codec, &unknown, &mut back), Err(Corrupt));
         }
         // A set without the dictionaries knows that it cannot.
         let page = record_page(&mut random);
-        let len = set.encoders.get(0).unwrap().encode(&page, &mut out).unwrap();
+        let len = encoders.get(0).unwrap().encode(&page, &mut out).unwrap();
         let mut stranger = DecoderSet::new([codec]).unwrap();
         assert_eq!(stranger.decode(codec, &out[..len], &mut back), Err(Corrupt));
     }
@@ -159,14 +167,14 @@ fn pages_pass_while_dictionaries_are_published() {
         for codec in DICT_CODECS {
             let (samples, dictionaries) = (&samples, &dictionaries);
             scope.spawn(move || {
-                let mut set = CodecSet::with_dictionaries(&[(codec, 1)], dictionaries).unwrap();
+                let (mut encoders, mut decoders) = sets(&[(codec, 1)], dictionaries);
                 let mut versions = [0; VERSIONS_MAX + 1];
                 let (mut out, mut back) = ([0; 2 * PAGE_SIZE], [0; PAGE_SIZE]);
                 while versions[VERSIONS_MAX] < 200 {
                     let page = &samples[versions.iter().sum::<usize>() % samples.len()];
-                    let len = set.encoders.get(0).unwrap().encode(page, &mut out).unwrap();
+                    let len = encoders.get(0).unwrap().encode(page, &mut out).unwrap();
                     versions[usize::from(out[0])] += 1;
-                    assert_eq!(set.decoders.decode(codec, &out[..len], &mut back), Ok(()));
+                    assert_eq!(decoders.decode(codec, &out[..len], &mut back), Ok(()));
                     assert!(back == *page);
                 }
             });

@@ -1,8 +1,10 @@
 //! Codecs: 4 KiB in, fewer bytes out, and back.
 //!
 //! Encoding and decoding are apart because they happen in different threads with different rules:
-//! the pager owns a [`DecoderSet`] and nothing else, a mover owns a [`CodecSet`]. Every context is
-//! made in a constructor; after that neither encoding nor decoding allocates, whatever the input.
+//! the pager owns a [`DecoderSet`] and nothing else; a mover owns an [`EncoderSet`], and a
+//! [`DecoderSet`] as soon as something moves between codecs. A context is made whole, an encoder's
+//! when it is first asked for; after that neither encoding nor decoding allocates, whatever the
+//! input.
 //!
 //! Memory of one context in bytes (each reports its own by `context_bytes`, a test holds these):
 //!
@@ -331,32 +333,5 @@ impl DecoderSet {
             + self.zstd.as_ref().map_or(0, zstd::Decoder::context_bytes)
             + self.zstd_dict.as_ref().map_or(0, zstd_dict::Decoder::context_bytes)
             + self.blocks.as_ref().map_or(0, |b| b.context_bytes())
-    }
-}
-
-/// All contexts one mover thread needs: it encodes, and decodes what moves between codecs.
-pub struct CodecSet {
-    /// By place in the list.
-    pub encoders: EncoderSet,
-    /// By codec.
-    pub decoders: DecoderSet,
-}
-
-impl CodecSet {
-    /// Contexts for a list of (codec, level), one entry for each compressed tier.
-    pub fn new(list: &[(Codec, i32)]) -> Result<CodecSet, ContextError> {
-        CodecSet::with_dictionaries(list, &Dictionaries::new())
-    }
-
-    /// As [`CodecSet::new`], with the application's dictionaries.
-    pub fn with_dictionaries(
-        list: &[(Codec, i32)],
-        dictionaries: &Arc<Dictionaries>,
-    ) -> Result<CodecSet, ContextError> {
-        let codecs = list.iter().map(|(codec, _)| *codec);
-        Ok(CodecSet {
-            encoders: EncoderSet::with_dictionaries(list, dictionaries)?,
-            decoders: DecoderSet::with_dictionaries(codecs, dictionaries)?,
-        })
     }
 }
