@@ -399,7 +399,8 @@ impl Mover {
                 return encoding.finish_same(tier, low, rt.window_stamp());
             }
         }
-        // Not written since it was refused: it would be refused again.
+        // Not written since it was refused: it would be refused again. (Mostly it did not come
+        // here, `look_at_refused`; unless it could not be read at home, or came by another way.)
         if encoding.is_incompressible() {
             let check = self.refusal_check(tier);
             if encoding.is_known_incompressible(check) {

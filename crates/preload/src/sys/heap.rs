@@ -46,7 +46,8 @@ pub(super) fn give_back() {
     let mut heap = HEAP.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(h) = heap.as_mut() else { return };
     GIVES_BACK.store(true, Ordering::Relaxed);
-    // SAFETY: the heap is whole between two calls, and this one touches nothing that is in use.
+    // SAFETY: the heap is whole between two calls, and this one touches nothing that is in use. Its
+    // `madvise` is our own function (`interpose.rs`), which for this advice only asks the kernel.
     unsafe { h.trim(KEPT_BYTES) };
     GIVES_BACK.store(false, Ordering::Relaxed);
 }
@@ -60,8 +61,8 @@ enum Call {
     Resize(*mut u8, Layout, usize),
 }
 
-/// Serves a call. The lock is held for a few hundred nanoseconds and never across a call that could
-/// re-enter it.
+/// Serves a call. The lock is held for a few hundred nanoseconds, by [`give_back`] for as long as
+/// the kernel takes to empty what it is given, and never across a call that could re-enter it.
 ///
 /// # Safety
 ///
