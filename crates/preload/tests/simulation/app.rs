@@ -56,6 +56,7 @@ pub struct App {
     steps: u64,
     faults: kernel::Faults,
     keeps_copies: bool,
+    window_step: u32,
     has_one_tier: bool,
     has_move: bool,
     /// A region is being registered, or a call refused: what comes of both at once is not known.
@@ -123,6 +124,7 @@ impl App {
             steps: setting.app_steps,
             faults: setting.faults,
             keeps_copies: setting.keeps_copies,
+            window_step: setting.window_step,
             has_one_tier: setting.has_one_tier,
             has_move: setting.has_move,
             is_registering: Cell::new(false),
@@ -434,7 +436,8 @@ impl App {
                         pairs::note_all(self.rt, r, Event::Unsample);
                     }
                     tracker.close();
-                    let window = 1 + self.rt.window.fetch_add(1, Ordering::Relaxed);
+                    let step = self.window_step;
+                    let window = step + self.rt.window.fetch_add(step, Ordering::Relaxed);
                     // As the agent does, but that they are always wanted or never.
                     self.rt.copies.want(self.keeps_copies, 0);
                     self.rt.expire_copies();

@@ -5,7 +5,7 @@ use crate::copies::Copies;
 use crate::hurry::Hurry;
 use crate::kernel::{self, Faults};
 use crate::loader::{self, Loads};
-use crate::mover::Mover;
+use crate::mover::{Mover, RETRY_WINDOWS};
 use crate::pager::{doorbell::Doorbell, Pager};
 use crate::queue::Queue;
 use crate::region::RegionTable;
@@ -40,6 +40,8 @@ pub struct Setting {
     pub is_threaded: bool,
     /// What comes home leaves a copy.
     pub keeps_copies: bool,
+    /// How many windows pass at a time: one, or all that a refused page waits for.
+    pub window_step: u32,
     /// The kernel has `UFFDIO_MOVE`.
     pub has_move: bool,
     /// All that goes down goes to the first tier.
@@ -110,6 +112,7 @@ impl Setting {
             app_steps: r.pick(&[15, 30, 60]),
             // Kept seeds go on to mean what they did.
             keeps_copies: !is_kept && !of_copies.once_in(3),
+            window_step: if seed % 4 == 3 && !is_kept { u32::from(RETRY_WINDOWS) } else { 1 },
             has_move: is_kept || !of_kernels.once_in(3),
             has_one_tier: !is_kept && of_copies.once_in(2),
             verbose: false,
