@@ -76,6 +76,15 @@ def wait_until(what: str, test: Callable[[], bool], timeout_s: float = 10.0) -> 
         time.sleep(POLL_S)
 
 
+def areas_of(run: Run) -> tuple[dict[str, int], int]:
+    """What a program with areas says of them: addresses by name, and its process id."""
+    areas = {}
+    while not (line := run.until("")).startswith("PID"):
+        _, name, address = line.split()
+        areas[name] = int(address, 16)
+    return areas, int(line.split()[1])
+
+
 def unmount(folder: Path) -> None:
     """Unmounts; the last process of a program may still be ending."""
 

@@ -51,6 +51,8 @@ class Reported(NamedTuple):
     resident: int
     stored: int
     resting: int
+    samples: int
+    hits: int
     faults: int
 
 
@@ -119,8 +121,8 @@ class Planner:
         regions, at = {}, 8
         for _ in range(count):
             region, *said, with_ratios = REGION_HEAD.unpack_from(answer[1], at)
-            tier, resident, stored, resting, _, _, _, faults = said
-            regions[region] = Reported(tier, resident, stored, resting, faults)
+            tier, resident, stored, resting, samples, hits, _, faults = said
+            regions[region] = Reported(tier, resident, stored, resting, samples, hits, faults)
             at += REGION_HEAD.size + RATIO_BYTES * with_ratios.bit_count()
         return regions
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness import HARD, Run, Sandbox, pages_in_tiers, read_timeline, wait_until
+from harness import HARD, Run, Sandbox, areas_of, pages_in_tiers, read_timeline, wait_until
 
 Compiler = Callable[..., Path]
 
@@ -56,20 +56,11 @@ class Explained:
         return answer.stdout
 
 
-def told_by_program(run: Run) -> tuple[dict[str, int], int]:
-    """The areas of `hot_and_cold` by name, and its process id."""
-    areas = {}
-    while not (line := run.until("")).startswith("PID"):
-        _, name, address = line.split()
-        areas[name] = int(address, 16)
-    return areas, int(line.split()[1])
-
-
 @pytest.fixture
 def explained(sandbox: Sandbox, program: Compiler) -> Iterator[Explained]:
     """`hot_and_cold`, after its cold area went down."""
     with sandbox.start(program("hot_and_cold"), options=PRICED) as run:
-        areas, pid = told_by_program(run)
+        areas, pid = areas_of(run)
 
         def is_down() -> bool:
             new = run.windows(pid)[-3:]
@@ -302,7 +293,7 @@ def test_where_a_core_is_dear_what_is_cold_stays_and_it_is_said(
     """Under the default policy moves must save what they cost, whoever waits for them."""
     dear = ("--window", "0.3", "--usd-per-core-month", "10000")
     with sandbox.start(program("hot_and_cold"), options=dear) as run:
-        areas, pid = told_by_program(run)
+        areas, pid = areas_of(run)
         explained = Explained(sandbox, run, pid, areas)
         wait_until("the program was looked at", lambda: len(run.windows(pid)) >= 16, 40)
         assert all(pages_in_tiers(w) == 0 for w in run.windows(pid))

@@ -207,33 +207,38 @@ const NONSENSE: &str = "its planner sent what is not a message of this version";
 /// Set to `stop`, has pages taken out as on a kernel without `UFFDIO_MOVE`: for tests.
 pub const MOVER_VARIABLE: &std::ffi::CStr = c"TERRACE_MOVER";
 
+/// Set to `move`, has samples taken out as on a kernel without `RWP_ASYNC`.
+pub const SAMPLES_VARIABLE: &std::ffi::CStr = c"TERRACE_SAMPLES";
+
 /// The features in order of what we can do without: all, then without fork events, which need
-/// CAP_SYS_PTRACE; and the same without moves, which older kernels do not have.
+/// CAP_SYS_PTRACE; and the same without what older kernels do not have.
 fn open_uffd() -> Result<Uffd, String> {
     let base = feature::PAGEFAULT_FLAG_WP
         | feature::EVENT_REMAP
         | feature::EVENT_REMOVE
         | feature::EVENT_UNMAP
         | feature::THREAD_ID;
-    let asked = proc::environment(MOVER_VARIABLE);
-    let moves = match asked.is_some_and(|mover| mover.as_os_str() == "stop") {
-        true => 0,
-        false => feature::MOVE,
+    let is_set = |variable, to| proc::environment(variable).is_some_and(|v| v.as_os_str() == to);
+    let moves = if is_set(MOVER_VARIABLE, "stop") { 0 } else { feature::MOVE };
+    let watch = if is_set(SAMPLES_VARIABLE, "move") { 0 } else { feature::WATCH };
+    let kernels = match moves {
+        0 => &[0][..],
+        _ => &[moves | watch, moves, 0],
     };
-    let with = |more: u64| move |_| Uffd::open(base | more);
-    let mut uffd = Uffd::open(base | moves | feature::EVENT_FORK)
-        .or_else(with(moves))
-        .or_else(with(feature::EVENT_FORK))
-        .or_else(with(0))
-        .map_err(|errno| match errno {
-            libc::EPERM | libc::EACCES => {
-                "userfaultfd is not permitted (see `terrace doctor`)".to_string()
-            }
-            libc::EINVAL => "its userfaultfd does not tell of all that it must (Linux 5.18 or \
+    let ladder = kernels.iter().flat_map(|&kernel| [kernel | feature::EVENT_FORK, kernel]);
+    let mut opened = Err(libc::EINVAL);
+    for more in ladder {
+        opened = opened.or_else(|_| Uffd::open(base | more));
+    }
+    let mut uffd = opened.map_err(|errno| match errno {
+        libc::EPERM | libc::EACCES => {
+            "userfaultfd is not permitted (see `terrace doctor`)".to_string()
+        }
+        libc::EINVAL => "its userfaultfd does not tell of all that it must (Linux 5.18 or \
                              newer is needed)"
-                .to_string(),
-            e => format!("userfaultfd: errno {e}"),
-        })?;
+            .to_string(),
+        e => format!("userfaultfd: errno {e}"),
+    })?;
     uffd.raise_fd();
     Ok(uffd)
 }

@@ -45,6 +45,7 @@ pub mod sys;
 pub mod torture;
 pub mod tracker;
 pub mod training;
+pub mod watch;
 
 #[cfg(not(test))]
 #[global_allocator]

@@ -9,6 +9,9 @@
 //! table: a moved page cannot be touched unnoticed through a stale TLB entry. The cost is one fault
 //! for each sampled page in use.
 //!
+//! From Linux 7.3 on the sampled pages stay where they are and the kernel notes who touches them
+//! (`watch.rs`). All else is the same.
+//!
 //! Pages in tiers need no sampling: their faults are counted.
 
 use crate::pager::moves::{Cooled, Sampling};
@@ -19,6 +22,7 @@ use crate::standstill;
 use crate::sys::inherit::Inherited;
 use crate::sys::memory;
 use crate::sys::proc;
+use crate::watch::Watched;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrace_core::looks::{self, Looks, Watching};
@@ -52,16 +56,37 @@ const SAMPLE_BATCH: usize = 4;
 pub struct Tracker {
     rt: &'static Runtime,
     maps: proc::Maps,
+    /// Samples of this window that stay where they are.
+    watched: Vec<Watched>,
 }
 
 impl Tracker {
     /// A tracker for the runtime.
     pub fn new(rt: &'static Runtime) -> Option<Tracker> {
-        Some(Tracker { rt, maps: proc::Maps::open()? })
+        Some(Tracker { rt, maps: proc::Maps::open()?, watched: Vec::new() })
     }
 
     /// Closes the window: samples go home, and every followed region is reported.
     pub fn close(&mut self) -> Vec<RegionReport> {
+        if self.rt.uffd.can_watch() {
+            self.watched.drain(..).for_each(|watched| watched.end(self.rt));
+        } else {
+            self.bring_samples_home();
+        }
+        self.follow();
+        let window = self.rt.window.load(Ordering::Relaxed);
+        let watching = self.rt.stores.config.watching;
+        let followed = self.rt.table.all().into_iter().filter(|r| r.is_followed());
+        // What stays is what stays in the next window, when its plan is carried out.
+        let next = self.rt.window_stamp().wrapping_add(1);
+        let resting = |r: &Region| match r.tier.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.resting(r, next).pages,
+        };
+        followed.map(|r| report(r, window, watching, resting(r))).collect()
+    }
+
+    fn bring_samples_home(&self) {
         let followed: Vec<&'static Region> =
             self.rt.table.all().into_iter().filter(|r| r.is_followed()).collect();
         for batch in followed.chunks(SAMPLE_BATCH) {
@@ -81,17 +106,6 @@ impl Tracker {
             }
         }
         self.rt.samples.sweep();
-        self.follow();
-        let window = self.rt.window.load(Ordering::Relaxed);
-        let watching = self.rt.stores.config.watching;
-        let followed = self.rt.table.all().into_iter().filter(|r| r.is_followed());
-        // What stays is what stays in the next window, when its plan is carried out.
-        let next = self.rt.window_stamp().wrapping_add(1);
-        let resting = |r: &Region| match r.tier.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.resting(r, next).pages,
-        };
-        followed.map(|r| report(r, window, watching, resting(r))).collect()
     }
 
     fn is_tortured(&self) -> bool {
@@ -239,7 +253,7 @@ impl Tracker {
         self.take(batch, want, window);
     }
 
-    fn take(&self, batch: Vec<(&'static Region, Option<Cooled>)>, want: usize, window: u32) {
+    fn take(&mut self, batch: Vec<(&'static Region, Option<Cooled>)>, want: usize, window: u32) {
         if batch.is_empty() {
             return;
         }
@@ -251,6 +265,10 @@ impl Tracker {
             let want = looks.samples(watching, want, r.registered_total());
             Sampling::new(r, want, seed, cooled)
         };
+        if self.rt.uffd.can_watch() {
+            let watched = batch.into_iter().map(|of| Watched::begin(self.rt, begin(of)));
+            return self.watched.extend(watched);
+        }
         let mut left: Vec<Sampling> = batch.into_iter().rev().map(begin).collect();
         if let Some(stopper) = &self.rt.stopper {
             return standstill::take_samples(self.rt, stopper, left);

@@ -85,7 +85,7 @@ fn a_good_machine_is_ok_throughout() {
     assert!(report.table().contains("tiering can work on this machine"));
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["checks"][0]["state"], "ok");
-    assert_eq!(json["tracker"]["method"], "userfaultfd sampling");
+    assert_eq!(json["tracker"]["method"], "userfaultfd RWP_ASYNC");
 }
 
 #[test]
@@ -196,12 +196,19 @@ fn cgroup_limits_of_both_versions_are_found() {
 fn the_tracker_is_what_terrace_uses_and_says_why() {
     let mut fake = Fake::new("tracker");
     let better = examine(&fake.0).tracker;
-    assert_eq!(better.method, "userfaultfd sampling");
-    assert!(better.why_not_better.contains("RWP_ASYNC: supported, not used by Terrace yet"));
+    assert_eq!(better.method, "userfaultfd RWP_ASYNC");
+    assert!(better.why_not_better.contains("(PEBS/IBS): precise samples available, not used"));
+    assert!(!better.why_not_better.contains("DAMON"), "that is no better");
+    fake.expect("userfaultfd RWP_ASYNC", State::Ok, "in use");
+    fake.expect("userfaultfd sampling", State::Ok, "there is a better one");
     fake.0.facts.perf = PerfAccess::Absent;
     fake.0.facts.uffd.features &= !FEATURE_RWP_ASYNC;
     let report = examine(&fake.0);
+    assert_eq!(report.tracker.method, "userfaultfd sampling");
     assert!(report.tracker.why_not_better.starts_with("hardware samples (PEBS/IBS): no perf"));
+    assert!(report.tracker.why_not_better.contains("RWP_ASYNC: needs Linux 7.3; idle page"));
+    fake.expect("userfaultfd RWP_ASYNC", State::Missing, "costs a fault through the pager");
+    fake.expect("userfaultfd sampling", State::Ok, "in use");
     assert!(report.can_tier, "no better tracker is needed");
     fake.0.facts.perf = PerfAccess::Forbidden;
     fake.expect("hardware samples (PEBS/IBS)", State::Missing, "perf_event_paranoid=1");

@@ -1,9 +1,10 @@
 //! How hotness can be measured on this machine, and how it is.
 //!
-//! Terrace measures by userfaultfd sampling today: a few pages of each region are taken out, and
-//! those that are asked for again in the window were in use. It works for every user and on every
-//! machine, and costs a fault per sample. Better methods are looked for so that the report can say
-//! what the machine could do; saying that they are in use would be a lie.
+//! Terrace samples a few pages of each region. Where the kernel can watch a page (userfaultfd
+//! `RWP_ASYNC`, Linux 7.3) it is asked which of them were touched. Elsewhere they are taken out,
+//! and those that somebody comes for were in use: that works for every user and on every machine,
+//! and costs a fault through the pager per sample in use. Other methods are looked for so that the
+//! report can say what the machine could do; saying that they are in use would be a lie.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,24 +20,39 @@ pub struct TrackerChoice {
     pub why_not_better: String,
 }
 
-/// The method that `terrace run` uses on this machine.
+/// The method by which pages are taken out.
+const SAMPLING: &str = "userfaultfd sampling";
+/// The method by which they stay.
+const WATCHING: &str = "userfaultfd RWP_ASYNC";
+
+/// The method that `terrace run` uses on this machine, unless the environment says otherwise.
 pub fn tracker() -> TrackerChoice {
-    choose(&Host::here())
+    let is_set = |name: &str, to: &str| std::env::var_os(name).is_some_and(|value| value == to);
+    let mut host = Host::here();
+    if is_set("TERRACE_SAMPLES", "move") || is_set("TERRACE_MOVER", "stop") {
+        host.facts.uffd.features &= !FEATURE_RWP_ASYNC;
+    }
+    choose(&host)
 }
 
 pub(super) fn choose(host: &Host) -> TrackerChoice {
-    let reasons: Vec<String> = methods(host)
-        .into_iter()
+    let methods = methods(host);
+    let used = methods.iter().position(|m| m.available && m.is_ours);
+    let reasons: Vec<String> = methods[..used.unwrap_or(methods.len())]
+        .iter()
         .map(|m| {
             let unused = if m.available { ", not used by Terrace yet" } else { "" };
             format!("{}: {}{unused}", m.name, m.found)
         })
         .collect();
-    TrackerChoice { method: "userfaultfd sampling".into(), why_not_better: reasons.join("; ") }
+    let method = used.map_or(SAMPLING, |at| methods[at].name);
+    TrackerChoice { method: method.into(), why_not_better: reasons.join("; ") }
 }
 
 struct Method {
     name: &'static str,
+    /// Terrace knows how to use it.
+    is_ours: bool,
     available: bool,
     found: String,
     fix: &'static str,
@@ -72,36 +88,45 @@ fn methods(host: &Host) -> Vec<Method> {
     };
     [
         ("hardware samples (PEBS/IBS)", perf),
-        ("userfaultfd RWP_ASYNC", rwp),
+        (WATCHING, rwp),
         ("idle page bitmap", idle),
         ("DAMON", damon),
     ]
     .into_iter()
-    .map(|(name, (available, found, fix))| Method { name, available, found: found.into(), fix })
+    .map(|(name, (available, found, fix))| Method {
+        name,
+        is_ours: name == WATCHING,
+        available,
+        found: found.into(),
+        fix,
+    })
     .collect()
 }
 
-/// One check a method. None is required, and none that is absent costs anything today.
+/// One check a method. None is required.
 pub(super) fn checks(host: &Host) -> Vec<Check> {
+    let used = choose(host).method;
     let mut checks: Vec<Check> = methods(host)
         .into_iter()
-        .map(|m| {
-            if m.available {
-                Check::ok(m.name, format!("{}; not used by Terrace yet", m.found))
-            } else {
-                Check {
-                    state: State::Missing,
-                    cost: "nothing today: Terrace does not use it yet".into(),
-                    fix: m.fix.into(),
-                    ..Check::ok(m.name, m.found)
+        .map(|m| match (m.available, m.is_ours) {
+            (true, true) => Check::ok(m.name, "in use: sampled pages stay where they are"),
+            (true, false) => Check::ok(m.name, format!("{}; not used by Terrace yet", m.found)),
+            (false, is_ours) => Check {
+                state: State::Missing,
+                cost: match is_ours {
+                    true => "each sampled page in use costs a fault through the pager, and moves",
+                    false => "nothing today: Terrace does not use it yet",
                 }
-            }
+                .into(),
+                fix: m.fix.into(),
+                ..Check::ok(m.name, m.found)
+            },
         })
         .collect();
-    checks.push(if host.facts.uffd.is_usable() {
-        Check::ok("userfaultfd sampling", "in use: hotness is measured this way")
-    } else {
-        Check::missing("userfaultfd sampling", "no userfaultfd", "see userfaultfd", "")
+    checks.push(match host.facts.uffd.is_usable() {
+        true if used == SAMPLING => Check::ok(SAMPLING, "in use: hotness is measured this way"),
+        true => Check::ok(SAMPLING, "possible; there is a better one"),
+        false => Check::missing(SAMPLING, "no userfaultfd", "see userfaultfd", ""),
     });
     checks
 }

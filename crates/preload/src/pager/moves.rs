@@ -134,7 +134,7 @@ impl Sampling {
     }
 
     /// The next page to take, by chance, with its word; `None` if there were tries enough.
-    pub(super) fn next(&mut self, stamp: u8, cooling: u8) -> Option<(usize, PageWord)> {
+    pub(crate) fn next(&mut self, stamp: u8, cooling: u8) -> Option<(usize, PageWord)> {
         let region = self.region;
         let tier = TierId(region.tier.load(Ordering::Relaxed));
         // A few more tries than samples: some pages are holes or not at home, and a small mapping

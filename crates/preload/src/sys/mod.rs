@@ -20,6 +20,7 @@ pub mod heap;
 pub mod inherit;
 pub mod media;
 pub mod memory;
+pub mod messages;
 pub mod proc;
 pub mod readable;
 pub mod remap;

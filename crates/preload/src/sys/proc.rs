@@ -234,6 +234,17 @@ impl Maps {
 #[derive(Clone, Copy, Debug)]
 pub struct Pagemap(RawFd);
 
+/// What a page that is watched looks like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sight {
+    /// Nobody touched it since.
+    Untouched,
+    /// Somebody did, or it is not watched.
+    Touched,
+    /// It has no content, or that cannot be known.
+    Gone,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct PageRegion {
@@ -290,6 +301,22 @@ impl Pagemap {
             }
         }
         found
+    }
+
+    /// Whether a page was touched since [`super::uffd::Uffd::watch`].
+    pub fn sight(&self, page: u64) -> Sight {
+        let (in_memory, in_swap, watched) = (1 << 63, 1 << 62, 1 << 57);
+        let mut raw = [0u8; 8];
+        // SAFETY: the buffer is ours and of the length given.
+        let n = unsafe {
+            let at = (page / 4096 * 8) as libc::off_t;
+            libc::pread(self.0, raw.as_mut_ptr().cast(), raw.len(), at)
+        };
+        match u64::from_ne_bytes(raw) {
+            entry if n != 8 || entry & (in_memory | in_swap) == 0 => Sight::Gone,
+            entry if entry & watched != 0 => Sight::Untouched,
+            _ => Sight::Touched,
+        }
     }
 
     /// Which of the 512 pages from `start` on are in memory and mapped by no other process, as a
@@ -681,8 +708,10 @@ mod tests {
     fn a_touched_page_is_present() {
         let bytes = vec![1u8; 3 << 20];
         let inside = (bytes.as_ptr() as u64).next_multiple_of(4096);
-        let bits = Pagemap::open().and_then(|p| p.present(inside)).expect("pagemap");
-        assert_eq!(bits[0] & 1, 1);
+        let pagemap = Pagemap::open().expect("pagemap");
+        assert_eq!(pagemap.present(inside).expect("pagemap")[0] & 1, 1);
+        assert_eq!(pagemap.sight(inside), Sight::Touched, "nobody watches it");
+        assert_eq!(pagemap.sight(0x1000), Sight::Gone, "nothing is mapped there");
     }
 
     #[test]

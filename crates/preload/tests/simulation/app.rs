@@ -126,7 +126,7 @@ impl App {
             keeps_copies: setting.keeps_copies,
             window_step: setting.window_step,
             has_one_tier: setting.has_one_tier,
-            has_move: setting.has_move,
+            has_move: setting.newest >= kernel::Newest::Move,
             is_registering: Cell::new(false),
             is_refused: Cell::new(false),
             children: RefCell::default(),

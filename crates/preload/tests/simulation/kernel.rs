@@ -43,9 +43,22 @@ pub enum Prot {
     Write,
 }
 
+/// The newest of the calls of userfaultfd that this kernel has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Newest {
+    /// `UFFDIO_COPY` and older ones.
+    #[default]
+    Copy,
+    /// `UFFDIO_MOVE` (Linux 6.8).
+    Move,
+    /// `UFFDIO_RWPROTECT` (Linux 7.3).
+    Watch,
+}
+
 /// Modes of a registration.
 const MISSING: u64 = 1;
 const WP: u64 = 2;
+const RWP: u64 = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Vma {
@@ -59,6 +72,7 @@ struct Vma {
 #[derive(Clone, Copy, Debug)]
 struct Pte {
     frame: usize,
+    /// Write-protected, or protected from any access: whichever its mapping is registered for.
     wp: bool,
     /// Nobody else maps the frame, as far as the kernel knows.
     exclusive: bool,
@@ -156,8 +170,7 @@ struct Kernel {
     unborn: Vec<usize>,
     /// madvise(2) stops between its event and its work: for scripted tests.
     is_drop_held: bool,
-    /// `UFFDIO_MOVE` is there.
-    has_move: bool,
+    newest: Newest,
     /// See `taking`.
     was_left_early: bool,
 }
@@ -184,14 +197,14 @@ fn with<R>(f: impl FnOnce(&mut Kernel) -> R) -> R {
 }
 
 /// A new machine with one process.
-pub fn begin(forks_allowed: bool, has_move: bool) {
+pub fn begin(forks_allowed: bool, newest: Newest) {
     close_all();
     with(|k| {
         *k = Kernel {
             spaces: vec![Space { is_alive: true, ..Space::default() }],
             frames: vec![Frame { bytes: Box::new(ZEROS), maps: 0, pins: 0, is_given_up: false }],
             forks_allowed,
-            has_move,
+            newest,
             next_carve: OWN_BASE,
             next_copied: COPIED_BASE,
             ..Kernel::default()
@@ -422,6 +435,11 @@ fn reach(
                 k.contexts[c].faults.push(Waiter { id, page, write, wp, tid, is_read: false });
                 return Ok(Some((c, id)));
             }
+            // Whoever touches a page that is watched lifts that, and waits for nobody.
+            if v.ctx.is_some_and(|(_, mode)| mode & RWP != 0) {
+                k.set_protected(space, page, false);
+            }
+            let pte = k.spaces[space].ptes.get(&page).copied();
             let frame = k.make_accessible(space, page, pte, write);
             k.frames[frame].is_given_up &= !write;
             if let Some(then) = then.take() {
@@ -526,6 +544,14 @@ pub fn carve_copied(len: u64) -> u64 {
 /// Pages that are present in a range.
 pub fn present(space: usize, start: u64, end: u64) -> Vec<u64> {
     with(|k| k.spaces[space].ptes.range(start..end).map(|(&p, _)| p).collect())
+}
+
+/// Whether a page is watched; `None` where there is none.
+pub fn is_watched(space: usize, page: u64) -> Option<bool> {
+    with(|k| {
+        let mode = k.spaces[space].vma(page).and_then(|(_, v)| v.ctx).map_or(0, |(_, mode)| mode);
+        k.spaces[space].ptes.get(&page).map(|pte| pte.wp && mode & RWP != 0)
+    })
 }
 
 /// Pages of a range that are the zero page.

@@ -67,6 +67,8 @@ mod stores;
 mod torture;
 #[path = "../../src/tracker.rs"]
 mod tracker;
+#[path = "../../src/watch.rs"]
+mod watch;
 
 /// Stands for ioctl(2).
 ///

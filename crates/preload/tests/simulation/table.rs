@@ -3,7 +3,7 @@
 //! What movers and loaders do to a word when they finish or give up is in the transitions that the
 //! seeds must have met (`pairs.rs`), because it is only a question of who was first.
 
-use crate::kernel::{self, Leave, MAIN, PAGE};
+use crate::kernel::{self, Leave, Newest, MAIN, PAGE};
 use crate::pager::moves::{Going, Sampling};
 use crate::pager::Pager;
 use crate::pairs::{self, Kind};
@@ -11,6 +11,7 @@ use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::schedule::{self, Stop, Style};
 use crate::sys::{memory, thread};
+use crate::watch::Watched;
 use crate::world::{Setting, World};
 use crate::{agent, app, forks, standstill};
 use std::cell::RefCell;
@@ -123,23 +124,24 @@ const SLOW: TierId = TierId(2);
 /// Goes through the table, and through what is no page's business.
 pub fn check() -> Result<(), String> {
     forks_older_than_the_runtime().map_err(|why| format!("a fork and its runtime: {why}"))?;
-    for has_move in [true, false] {
+    watched_pages_say_whether_they_were_touched().map_err(|why| format!("watched pages: {why}"))?;
+    for newest in [Newest::Copy, Newest::Move, Newest::Watch] {
         for (event, outcomes) in TABLE {
             for (before, wanted) in ROWS.into_iter().zip(outcomes) {
-                one(before, event, wanted, has_move)
-                    .map_err(|why| format!("{before:?} x {event:?}, move: {has_move}: {why}"))?;
+                one(before, event, wanted, newest)
+                    .map_err(|why| format!("{before:?} x {event:?}, {newest:?}: {why}"))?;
             }
         }
     }
     Ok(())
 }
 
-fn one(before: Before, event: Event, wanted: Kind, has_move: bool) -> Result<(), String> {
+fn one(before: Before, event: Event, wanted: Kind, newest: Newest) -> Result<(), String> {
     let mut setting = Setting::of(1);
     setting.style = Style { call: 1, swap: 0, load: 0, hold: 0 };
     setting.forks_announced = true;
     setting.is_threaded = true;
-    setting.has_move = has_move;
+    setting.newest = newest;
     setting.config.move_threads = 1;
     setting.config.cooling_windows = 0;
     setting.config.move_mib_s = 0;
@@ -158,11 +160,59 @@ fn one(before: Before, event: Event, wanted: Kind, has_move: bool) -> Result<(),
     let failure = schedule::failure();
     let waiting = schedule::waiting();
     world.end();
-    kernel::begin(false, true);
+    kernel::begin(false, Newest::Move);
     match (stop, failure) {
         (_, Some(why)) => Err(why),
         (Stop::Finished, None) => result.borrow().clone(),
         (stop, None) => Err(format!("{stop:?}, {waiting}")),
+    }
+}
+
+/// Samples that stay where they are: one that is touched is a hit, one that is not is none, and one
+/// whose content was dropped is no sample.
+fn watched_pages_say_whether_they_were_touched() -> Result<(), String> {
+    const PAGES: u64 = 3;
+    let mut setting = Setting::of(1);
+    setting.style = Style { call: 1, swap: 0, load: 0, hold: 0 };
+    setting.faults = kernel::Faults::default();
+    setting.newest = Newest::Watch;
+    let World { rt, queue } = World::build(&setting);
+    let result = Rc::new(RefCell::new(Ok(())));
+    let to = result.clone();
+    let play = move || -> Result<(), String> {
+        let region = rt.table.get_or_create(START).expect("a region");
+        kernel::mmap(MAIN, START, PAGES * PAGE);
+        let page = |n: u64| START + n * PAGE;
+        for n in 0..PAGES {
+            kernel::access(MAIN, page(n), true, |p| p[0] = 1).map_err(|e| format!("{e:?}"))?;
+        }
+        let pages = 0..PAGES as usize;
+        region.make_words(pages.clone());
+        if !rt.doorbell.call(move |pager| pager.register(region, pages.clone())) {
+            return Err("not registered".into());
+        }
+        let count =
+            || (region.samples.load(Ordering::Relaxed), region.hits.load(Ordering::Relaxed));
+        let begin = || Watched::begin(rt, Sampling::new(region, 255, 1, None));
+        let watched = begin();
+        if count() != (PAGES as u8, 0) {
+            return Err(format!("watches {:?} of {PAGES}", count()));
+        }
+        let _ = kernel::access(MAIN, page(1), false, |_| ());
+        kernel::dontneed(MAIN, page(2), PAGE);
+        watched.end(rt);
+        match count() {
+            (2, 1) => Ok(()),
+            other => Err(format!("{other:?} instead of one hit of two samples")),
+        }
+    };
+    schedule::spawn("script", false, move || *to.borrow_mut() = play());
+    let stop = schedule::run(100_000);
+    World { rt, queue }.end();
+    kernel::begin(false, Newest::Move);
+    match stop {
+        Stop::Finished => result.borrow().clone(),
+        stop => Err(format!("{stop:?}")),
     }
 }
 
@@ -197,7 +247,7 @@ fn forks_older_than_the_runtime() -> Result<(), String> {
     schedule::spawn("script", false, move || *to.borrow_mut() = play());
     let stop = schedule::run(100_000);
     World { rt, queue }.end();
-    kernel::begin(false, true);
+    kernel::begin(false, Newest::Move);
     match stop {
         Stop::Finished => result.borrow().clone(),
         stop => Err(format!("{stop:?}")),

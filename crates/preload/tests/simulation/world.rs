@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::copies::Copies;
 use crate::hurry::Hurry;
-use crate::kernel::{self, Faults};
+use crate::kernel::{self, Faults, Newest};
 use crate::loader::{self, Loads};
 use crate::mover::{Mover, RETRY_WINDOWS};
 use crate::pager::{doorbell::Doorbell, Pager};
@@ -42,8 +42,7 @@ pub struct Setting {
     pub keeps_copies: bool,
     /// How many windows pass at a time: one, or all that a refused page waits for.
     pub window_step: u32,
-    /// The kernel has `UFFDIO_MOVE`.
-    pub has_move: bool,
+    pub newest: Newest,
     /// All that goes down goes to the first tier.
     pub has_one_tier: bool,
     pub app_threads: usize,
@@ -57,6 +56,11 @@ impl Setting {
         let mut r = Random::new(seed ^ 0x7e44_ace0);
         let (is_kept, mut of_copies) = (options::is_kept(seed), Random::new(seed ^ 0xc091_e500));
         let mut of_kernels = Random::new(seed ^ 0x0510_0600);
+        let newest = match (is_kept || !of_kernels.once_in(3), !is_kept && of_kernels.once_in(3)) {
+            (false, _) => Newest::Copy,
+            (true, false) => Newest::Move,
+            (true, true) => Newest::Watch,
+        };
         let style = Style {
             call: r.pick(&[1, 1, 2, 4]),
             swap: r.pick(&[1, 2, 8]),
@@ -113,7 +117,7 @@ impl Setting {
             // Kept seeds go on to mean what they did.
             keeps_copies: !is_kept && !of_copies.once_in(3),
             window_step: if seed % 4 == 3 && !is_kept { u32::from(RETRY_WINDOWS) } else { 1 },
-            has_move: is_kept || !of_kernels.once_in(3),
+            newest,
             has_one_tier: !is_kept && of_copies.once_in(2),
             verbose: false,
         }
@@ -130,13 +134,17 @@ impl World {
     /// Builds it; its threads are started, and run with `schedule::run`.
     pub fn build(setting: &Setting) -> World {
         schedule::begin(setting.seed, setting.style, setting.verbose);
-        kernel::begin(setting.forks_announced, setting.has_move);
+        kernel::begin(setting.forks_announced, setting.newest);
         let base = feature::PAGEFAULT_FLAG_WP
             | feature::EVENT_REMAP
             | feature::EVENT_REMOVE
             | feature::EVENT_UNMAP
             | feature::THREAD_ID
-            | if setting.has_move { feature::MOVE } else { 0 };
+            | match setting.newest {
+                Newest::Copy => 0,
+                Newest::Move => feature::MOVE,
+                Newest::Watch => feature::MOVE | feature::WATCH,
+            };
         let uffd = Uffd::open(base | feature::EVENT_FORK).or_else(|_| Uffd::open(base));
         let uffd: &'static Uffd = Box::leak(Box::new(uffd.expect("the fake kernel has it")));
         let stores = Stores::build(setting.config.clone(), 1 << 20).expect("tiers");
@@ -148,7 +156,7 @@ impl World {
             stores,
             stats: Stats::default(),
             unreadable: memory::carve_unreadable(REGION_BYTES).expect("memory"),
-            stopper: (!setting.has_move).then(|| Stopper::new().expect("a stopper")),
+            stopper: (setting.newest < Newest::Move).then(|| Stopper::new().expect("a stopper")),
             pagemap: proc::Pagemap::open().expect("pagemap"),
             smaps: inherit::Smaps::open().expect("smaps"),
             doorbell: Doorbell::new(uffd).expect("a doorbell"),
@@ -219,6 +227,6 @@ pub fn run(setting: &Setting) -> Result<u64, String> {
         Err(_) => Err("panic".to_string()),
     };
     world.end();
-    kernel::begin(false, true);
+    kernel::begin(false, Newest::Move);
     result
 }

@@ -3,8 +3,8 @@
 //! The numbers are real descriptors (of nothing), so that closing one is noticed as in Linux.
 
 use super::{
-    once_in, schedule, with, Context, Kernel, Key, Page, Prot, Pte, EVENT_FORK, MAIN, MISSING,
-    OWN_BASE, OWN_END, PAGE, WP, ZEROS, ZERO_FRAME,
+    once_in, schedule, with, Context, Kernel, Key, Newest, Page, Prot, Pte, EVENT_FORK, MAIN,
+    MISSING, OWN_BASE, OWN_END, PAGE, RWP, WP, ZEROS, ZERO_FRAME,
 };
 use real_libc as real;
 
@@ -302,16 +302,20 @@ impl Kernel {
             return Err(real::ENOMEM);
         }
         self.spaces[space].ptes.remove(&src);
-        self.spaces[space].ptes.insert(dst, Pte { wp: false, ..pte });
+        // What is moved to where pages are watched, is watched.
+        let at_home = self.spaces[space].vma(dst).and_then(|(_, v)| v.ctx);
+        let wp = at_home.is_some_and(|(_, mode)| mode & RWP != 0);
+        self.spaces[space].ptes.insert(dst, Pte { wp, ..pte });
         Ok(())
     }
 
-    fn write_protect(&mut self, c: usize, arg: &[u64]) -> Result<(), i32> {
+    /// Protects from writes (`WP`) or from any access (`RWP`).
+    fn protect(&mut self, c: usize, kind: u64, arg: &[u64]) -> Result<(), i32> {
         let (start, len, mode) = (arg[0], arg[1], arg[2]);
         let space = self.contexts[c].space;
         self.may_change(c)?;
         let vma = self.spaces[space].is_within_one(start, len);
-        if vma.is_none_or(|v| v.ctx.is_none_or(|(_, m)| m & WP == 0)) {
+        if vma.is_none_or(|v| v.ctx.is_none_or(|(_, m)| m & kind == 0)) {
             return Err(real::ENOENT);
         }
         for (_, pte) in self.spaces[space].ptes.range_mut(start..start + len) {
@@ -323,9 +327,19 @@ impl Kernel {
         Ok(())
     }
 
+    pub(super) fn set_protected(&mut self, space: usize, page: u64, on: bool) {
+        if let Some(pte) = self.spaces[space].ptes.get_mut(&page) {
+            pte.wp = on;
+        }
+    }
+
     fn register(&mut self, c: usize, arg: &[u64]) -> Result<(), i32> {
-        let (start, len, mode) = (arg[0], arg[1], arg[2] & (MISSING | WP));
+        let (start, len, mode) = (arg[0], arg[1], arg[2] & (MISSING | WP | RWP));
         let space = self.contexts[c].space;
+        // Both have the same bit of an entry, and there must be leave for the second.
+        if mode & RWP != 0 && (mode & WP != 0 || self.contexts[c].features & FEATURE_RWP == 0) {
+            return Err(real::EINVAL);
+        }
         if start < OWN_BASE && once_in(self.faults.register) {
             return Err(real::ENOMEM);
         }
@@ -335,7 +349,7 @@ impl Kernel {
         }
         for s in found {
             if let Some(v) = self.spaces[space].vmas.get_mut(&s) {
-                if v.ctx.is_some_and(|(n, _)| n != c) {
+                if v.ctx.is_some_and(|(n, m)| n != c || m & !mode & (WP | RWP) != 0) {
                     return Err(real::EBUSY);
                 }
                 v.ctx = Some((c, mode));
@@ -357,6 +371,9 @@ impl Kernel {
                 v.ctx = v.ctx.filter(|(n, _)| *n != c);
             }
         }
+        for (_, pte) in self.spaces[space].ptes.range_mut(start..start + len) {
+            pte.wp = false;
+        }
         self.spaces[space].merge();
         self.wake_range(c, start, start + len);
         Ok(())
@@ -371,6 +388,9 @@ fn fail(errno: i32) -> i32 {
 
 /// `UFFD_FEATURE_MOVE`.
 const FEATURE_MOVE: u64 = 1 << 16;
+/// `UFFD_FEATURE_RWP` and `UFFD_FEATURE_RWP_ASYNC`.
+const FEATURE_RWP: u64 = 1 << 17;
+const FEATURE_RWP_ASYNC: u64 = 1 << 18;
 
 /// ioctl(2) on a userfaultfd.
 pub fn control(fd: i32, request: u64, arg: &dyn Argument) -> i32 {
@@ -386,7 +406,10 @@ pub fn control(fd: i32, request: u64, arg: &dyn Argument) -> i32 {
                 if arg[1] & EVENT_FORK != 0 && !k.forks_allowed {
                     return Err(real::EPERM);
                 }
-                if arg[1] & FEATURE_MOVE != 0 && !k.has_move {
+                if arg[1] & FEATURE_MOVE != 0 && k.newest < Newest::Move {
+                    return Err(real::EINVAL);
+                }
+                if arg[1] & (FEATURE_RWP | FEATURE_RWP_ASYNC) != 0 && k.newest < Newest::Watch {
                     return Err(real::EINVAL);
                 }
                 k.contexts[c].features = arg[1];
@@ -400,14 +423,18 @@ pub fn control(fd: i32, request: u64, arg: &dyn Argument) -> i32 {
             }
             0x03 => k.copy(c, arg),
             0x04 => k.zeropage(c, arg),
-            0x05 if k.has_move => k.move_pages(c, arg),
-            0x06 => k.write_protect(c, arg),
+            0x05 if k.newest >= Newest::Move => k.move_pages(c, arg),
+            0x06 => k.protect(c, WP, arg),
+            0x09 if k.newest >= Newest::Watch => k.protect(c, RWP, arg),
             _ => Err(real::EINVAL),
         }
     });
     schedule::trace(|| {
         let names = ["register", "unregister", "wake", "copy", "zero", "move", "protect"];
-        let name = names.get((request & 0xff) as usize).unwrap_or(&"api");
+        let name = match (request & 0xff) as usize {
+            9 => "watch",
+            n => names.get(n).unwrap_or(&"api"),
+        };
         let shown: Vec<String> = before.iter().take(4).map(|w| format!("{w:#x}")).collect();
         // Where a buffer of the runtime lies is the same in no two runs.
         let shown = shown.iter().map(|s| if s.len() > 13 { "buffer" } else { s.as_str() });

@@ -68,6 +68,17 @@ impl Coverage {
 }
 
 /// See the real one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sight {
+    /// See the real one.
+    Untouched,
+    /// See the real one.
+    Touched,
+    /// See the real one.
+    Gone,
+}
+
+/// See the real one.
 #[derive(Clone, Copy, Debug)]
 pub struct Pagemap;
 
@@ -97,6 +108,16 @@ impl Pagemap {
             bits[i / 64] |= 1 << (i % 64);
         }
         bits
+    }
+
+    /// See the real one.
+    pub fn sight(&self, page: u64) -> Sight {
+        schedule::call_point();
+        match kernel::is_watched(MAIN, page) {
+            None => Sight::Gone,
+            Some(true) => Sight::Untouched,
+            Some(false) => Sight::Touched,
+        }
     }
 
     /// See the real one.
