@@ -7,6 +7,7 @@ use crate::kernel::{self, Leave, Newest, MAIN, PAGE};
 use crate::pager::moves::{Going, Sampling};
 use crate::pager::Pager;
 use crate::pairs::{self, Kind};
+use crate::queue::Queue;
 use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::schedule::{self, Stop, Style};
@@ -17,6 +18,7 @@ use crate::{agent, app, forks, standstill};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use terrace_core::state::REGION_BYTES;
 use terrace_core::tier::TierId;
 
@@ -148,14 +150,22 @@ fn one(before: Before, event: Event, wanted: Kind, newest: Newest) -> Result<(),
     setting.config.tiers[0].place.capacity_bytes = 256 * PAGE;
     setting.config.tiers[1].place.capacity_bytes = 256 * PAGE;
     setting.config.tiers[1].medium = terrace_core::tier::MediumKind::File;
-    let world = World::build(&setting);
+    play_in(&setting, move |rt, queue| {
+        let script = Script { rt, queue, region: rt.table.get_or_create(START).expect("a region") };
+        script.play(before, event, wanted)
+    })
+}
+
+/// Plays a script in a world of its own.
+fn play_in(
+    setting: &Setting,
+    script: impl FnOnce(&'static Runtime, Arc<Queue>) -> Result<(), String> + 'static,
+) -> Result<(), String> {
+    let world = World::build(setting);
     let (rt, queue) = (world.rt, world.queue.clone());
     let result: Rc<RefCell<Result<(), String>>> = Rc::new(RefCell::new(Ok(())));
     let to = result.clone();
-    schedule::spawn("script", false, move || {
-        let script = Script { rt, queue, region: rt.table.get_or_create(START).expect("a region") };
-        *to.borrow_mut() = script.play(before, event, wanted);
-    });
+    schedule::spawn("script", false, move || *to.borrow_mut() = script(rt, queue));
     let stop = schedule::run(100_000);
     let failure = schedule::failure();
     let waiting = schedule::waiting();
@@ -176,10 +186,7 @@ fn watched_pages_say_whether_they_were_touched() -> Result<(), String> {
     setting.style = Style { call: 1, swap: 0, load: 0, hold: 0 };
     setting.faults = kernel::Faults::default();
     setting.newest = Newest::Watch;
-    let World { rt, queue } = World::build(&setting);
-    let result = Rc::new(RefCell::new(Ok(())));
-    let to = result.clone();
-    let play = move || -> Result<(), String> {
+    play_in(&setting, |rt, _| {
         let region = rt.table.get_or_create(START).expect("a region");
         kernel::mmap(MAIN, START, PAGES * PAGE);
         let page = |n: u64| START + n * PAGE;
@@ -205,27 +212,15 @@ fn watched_pages_say_whether_they_were_touched() -> Result<(), String> {
             (2, 1) => Ok(()),
             other => Err(format!("{other:?} instead of one hit of two samples")),
         }
-    };
-    schedule::spawn("script", false, move || *to.borrow_mut() = play());
-    let stop = schedule::run(100_000);
-    World { rt, queue }.end();
-    kernel::begin(false, Newest::Move);
-    match stop {
-        Stop::Finished => result.borrow().clone(),
-        stop => Err(format!("{stop:?}")),
-    }
+    })
 }
 
 /// Where a runtime comes up in the middle of a fork, that fork has not stopped its movers.
 fn forks_older_than_the_runtime() -> Result<(), String> {
     let mut setting = Setting::of(1);
     setting.forks_announced = false;
-    let World { rt, queue } = World::build(&setting);
-    let result = Rc::new(RefCell::new(Ok(())));
-    let to = result.clone();
-    let of_script = queue.clone();
-    let play = move || -> Result<(), String> {
-        let has_runtime = |it: bool| agent::set_up(it.then(|| (rt, of_script.clone())));
+    play_in(&setting, |rt, queue| {
+        let has_runtime = |it: bool| agent::set_up(it.then(|| (rt, queue.clone())));
         let check = |what: &str, wanted: bool| match rt.is_paused() == wanted {
             true => Ok(()),
             false => Err(format!("paused {} times: {what}", rt.paused.load(Ordering::Relaxed))),
@@ -243,20 +238,12 @@ fn forks_older_than_the_runtime() -> Result<(), String> {
         check("another has begun and goes on", true)?;
         forks::in_parent();
         check("both are over", false)
-    };
-    schedule::spawn("script", false, move || *to.borrow_mut() = play());
-    let stop = schedule::run(100_000);
-    World { rt, queue }.end();
-    kernel::begin(false, Newest::Move);
-    match stop {
-        Stop::Finished => result.borrow().clone(),
-        stop => Err(format!("{stop:?}")),
-    }
+    })
 }
 
 struct Script {
     rt: &'static Runtime,
-    queue: std::sync::Arc<crate::queue::Queue>,
+    queue: Arc<Queue>,
     region: &'static Region,
 }
 
