@@ -9,9 +9,11 @@
 use crate::pager::moves::Sampling;
 use crate::region::Region;
 use crate::runtime::Runtime;
+use crate::sys::memory;
 use crate::sys::proc::Sight;
 use crate::sys::uffd::Failure;
 use std::sync::atomic::Ordering;
+use terrace_core::state::REGION_BYTES;
 
 /// Pages of a region that are watched in this window.
 #[derive(Debug)]
@@ -27,10 +29,21 @@ impl Watched {
         let region = sampling.region();
         let (stamp, cooling) = (rt.window_stamp(), rt.stores.config.cooling_windows);
         let mut pages = Vec::with_capacity(sampling.wanted());
+        let alone = rt.pagemap.mapped_once(region.base).unwrap_or_default();
+        if rt.pagemap.has_huge(region.base) {
+            // Or its mapping would be divided and it would not be: after a fork the kernel may then
+            // refuse for good to move what is left of it.
+            memory::split_huge(region.base, region.base + REGION_BYTES);
+        }
         while sampling.wanted() > 0 && !rt.is_paused() {
             let Some((i, w)) = sampling.next(stamp, cooling) else { break };
             // What is to stay (`kept.rs`) the kernel may want where it cannot take a fault.
             if w.sample(0).is_none() {
+                continue;
+            }
+            if alone[i / 64] >> (i % 64) & 1 == 0 {
+                // A child's, too, or a hole: as a sample that could not be taken out.
+                region.is_shared.store(true, Ordering::Relaxed);
                 continue;
             }
             let page = region.address(i);

@@ -258,6 +258,7 @@ const IOC_PAGEMAP_SCAN: u64 = (3 << 30) | (96 << 16) | ((b'f' as u64) << 8) | 16
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
+const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Without it a mapping this large, and so many times what the process has resident, is not looked
 /// at: 4 GiB of address space take 20 ms.
 const SPARSE_BYTES_MIN: u64 = 4 << 30;
@@ -284,18 +285,29 @@ impl Pagemap {
     /// Which of the 512 pages from `start` on are the kernel's zero page, as a bitmap: they are
     /// present and nobody has written them. None where that cannot be told (before Linux 6.7).
     pub fn zeros(&self, start: u64) -> [u64; 8] {
+        self.which_are(PAGE_IS_PFNZERO, start)
+    }
+
+    /// Whether any of the 512 pages from `start` on are mapped as one huge page.
+    pub fn has_huge(&self, start: u64) -> bool {
+        self.which_are(PAGE_IS_HUGE, start) != [0; 8]
+    }
+
+    /// Which of the 512 pages from `start` on are of one of the kernel's categories, as a bitmap.
+    /// None where that cannot be told.
+    fn which_are(&self, category: u64, start: u64) -> [u64; 8] {
         let mut found = [0u64; 8];
         // No two runs touch, so that there are no more of them.
         let mut runs = [PageRegion::default(); SCAN_RUNS];
         let end = start + 512 * 4096;
         let vector = runs.as_mut_ptr() as u64;
-        let zero = PAGE_IS_PFNZERO;
-        let mut arg = [96, 0, start, end, 0, vector, SCAN_RUNS as u64, 0, 0, zero, 0, zero];
+        let most = SCAN_RUNS as u64;
+        let mut arg = [96, 0, start, end, 0, vector, most, 0, 0, category, 0, category];
         // SAFETY: the argument has the size it says, and the kernel writes at most SCAN_RUNS
         // entries to the vector.
         let n = unsafe { libc::ioctl(self.0, IOC_PAGEMAP_SCAN as _, arg.as_mut_ptr()) };
         let known = runs.iter().take(usize::try_from(n).unwrap_or(0));
-        for r in known.filter(|r| r.categories & zero != 0) {
+        for r in known.filter(|r| r.categories & category != 0) {
             for i in (r.start.max(start) - start) / 4096..(r.end.min(end) - start) / 4096 {
                 found[i as usize / 64] |= 1 << (i % 64);
             }

@@ -110,6 +110,11 @@ impl Pagemap {
         bits
     }
 
+    /// There are no huge pages.
+    pub fn has_huge(&self, _start: u64) -> bool {
+        false
+    }
+
     /// See the real one.
     pub fn sight(&self, page: u64) -> Sight {
         schedule::call_point();
