@@ -29,7 +29,7 @@ impl Watched {
         let region = sampling.region();
         let (stamp, cooling) = (rt.window_stamp(), rt.stores.config.cooling_windows);
         let mut pages = Vec::with_capacity(sampling.wanted());
-        let alone = rt.pagemap.mapped_once(region.base).unwrap_or_default();
+        let mut zeros = None;
         if rt.pagemap.has_huge(region.base) {
             // Or its mapping would be divided and it would not be: after a fork the kernel may then
             // refuse for good to move what is left of it.
@@ -41,14 +41,20 @@ impl Watched {
             if w.sample(0).is_none() {
                 continue;
             }
-            if alone[i / 64] >> (i % 64) & 1 == 0 {
-                // A child's, too, or a hole: as a sample that could not be taken out.
-                region.is_shared.store(true, Ordering::Relaxed);
-                continue;
-            }
             let page = region.address(i);
+            match rt.pagemap.sight(page) {
+                Sight::Gone => continue,
+                Sight::Shared => {
+                    // Nobody's own: the zero page, which is as good as a hole, or a child's, too.
+                    let zeros = zeros.get_or_insert_with(|| rt.pagemap.zeros(region.base));
+                    let is_childs = zeros[i / 64] >> (i % 64) & 1 == 0;
+                    region.is_shared.fetch_or(is_childs, Ordering::Relaxed);
+                    continue;
+                }
+                Sight::Untouched | Sight::Touched if pages.contains(&i) => continue,
+                Sight::Untouched | Sight::Touched => {}
+            }
             match rt.uffd.watch(page) {
-                Ok(()) if pages.contains(&i) => {}
                 Ok(()) if rt.pagemap.sight(page) == Sight::Untouched => {
                     pages.push(i);
                     sampling.took(1);
@@ -62,14 +68,17 @@ impl Watched {
         Watched { region, pages }
     }
 
-    /// Counts which of them were touched since. What has no content any more is no sample: it was
-    /// dropped or sent to a tier, which may be before or after somebody touched it.
+    /// Counts which of them were touched since. What has no content of its own any more is no
+    /// sample: it was dropped or sent to a tier, which may be before or after somebody touched it.
+    /// Nor is what a child has by now.
     pub fn end(self, rt: &Runtime) {
-        let sights = self.pages.iter().map(|&i| rt.pagemap.sight(self.region.address(i)));
         let (mut samples, mut hits) = (0u8, 0u8);
-        for sight in sights.filter(|&sight| sight != Sight::Gone) {
-            samples += 1;
-            hits += u8::from(sight == Sight::Touched);
+        for &i in &self.pages {
+            match rt.pagemap.sight(self.region.address(i)) {
+                Sight::Untouched => samples += 1,
+                Sight::Touched => (samples, hits) = (samples + 1, hits + 1),
+                Sight::Shared | Sight::Gone => {}
+            }
         }
         self.region.samples.store(samples, Ordering::Relaxed);
         self.region.hits.store(hits, Ordering::Relaxed);

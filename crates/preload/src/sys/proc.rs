@@ -241,6 +241,8 @@ pub enum Sight {
     Untouched,
     /// Somebody did, or it is not watched.
     Touched,
+    /// It is not the process's own: another one maps it, too, or it is the zero page.
+    Shared,
     /// It has no content, or that cannot be known.
     Gone,
 }
@@ -317,7 +319,7 @@ impl Pagemap {
 
     /// Whether a page was touched since [`super::uffd::Uffd::watch`].
     pub fn sight(&self, page: u64) -> Sight {
-        let (in_memory, in_swap, watched) = (1 << 63, 1 << 62, 1 << 57);
+        let (in_memory, in_swap, watched, mapped_once) = (1 << 63, 1 << 62, 1 << 57, 1 << 56);
         let mut raw = [0u8; 8];
         // SAFETY: the buffer is ours and of the length given.
         let n = unsafe {
@@ -326,6 +328,7 @@ impl Pagemap {
         };
         match u64::from_ne_bytes(raw) {
             entry if n != 8 || entry & (in_memory | in_swap) == 0 => Sight::Gone,
+            entry if entry & in_memory != 0 && entry & mapped_once == 0 => Sight::Shared,
             entry if entry & watched != 0 => Sight::Untouched,
             _ => Sight::Touched,
         }

@@ -75,6 +75,8 @@ pub enum Sight {
     /// See the real one.
     Touched,
     /// See the real one.
+    Shared,
+    /// See the real one.
     Gone,
 }
 
@@ -120,6 +122,7 @@ impl Pagemap {
         schedule::call_point();
         match kernel::is_watched(MAIN, page) {
             None => Sight::Gone,
+            Some(_) if kernel::mapped_once(MAIN, page, page + PAGE).is_empty() => Sight::Shared,
             Some(true) => Sight::Untouched,
             Some(false) => Sight::Touched,
         }
