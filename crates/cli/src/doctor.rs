@@ -216,7 +216,7 @@ pub fn examine(host: &Host) -> Report {
     Report {
         machine: Machine::from_root(&host.root),
         can_tier: !checks.iter().any(|c| c.required && c.state == State::Missing),
-        tracker: tracking::choose(host),
+        tracker: tracking::choose(host, host.facts.uffd.features),
         checks,
     }
 }

@@ -201,6 +201,10 @@ fn the_tracker_is_what_terrace_uses_and_says_why() {
     assert!(!better.why_not_better.contains("DAMON"), "that is no better");
     fake.expect("userfaultfd RWP_ASYNC", State::Ok, "in use");
     fake.expect("userfaultfd sampling", State::Ok, "there is a better one");
+    // A runtime that was told not to, or could not.
+    let told = super::tracking::choose(&fake.0, FEATURE_MOVE);
+    assert_eq!(told.method, "userfaultfd sampling");
+    assert!(told.why_not_better.contains("RWP_ASYNC: supported, not used by this process"));
     fake.0.facts.perf = PerfAccess::Absent;
     fake.0.facts.uffd.features &= !FEATURE_RWP_ASYNC;
     let report = examine(&fake.0);

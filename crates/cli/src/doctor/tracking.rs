@@ -12,7 +12,7 @@ use super::{Check, Host, PerfAccess, State};
 use crate::preflight::uffd_probe::FEATURE_RWP_ASYNC;
 
 /// The method in use and why it is not a better one. Timelines and `status` carry it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TrackerChoice {
     /// How hotness is measured.
     pub method: String,
@@ -25,27 +25,28 @@ const SAMPLING: &str = "userfaultfd sampling";
 /// The method by which they stay.
 const WATCHING: &str = "userfaultfd RWP_ASYNC";
 
-/// The method that `terrace run` uses on this machine, unless the environment says otherwise.
-pub fn tracker() -> TrackerChoice {
-    let is_set = |name: &str, to: &str| std::env::var_os(name).is_some_and(|value| value == to);
-    let mut host = Host::here();
-    if is_set("TERRACE_SAMPLES", "move") || is_set("TERRACE_MOVER", "stop") {
-        host.facts.uffd.features &= !FEATURE_RWP_ASYNC;
-    }
-    choose(&host)
+/// The method that a runtime on this machine uses, by the features of its userfaultfd.
+pub fn tracker(uffd_features: u64) -> TrackerChoice {
+    choose(&Host::here(), uffd_features)
 }
 
-pub(super) fn choose(host: &Host) -> TrackerChoice {
-    let methods = methods(host);
-    let used = methods.iter().position(|m| m.available && m.is_ours);
-    let reasons: Vec<String> = methods[..used.unwrap_or(methods.len())]
-        .iter()
+pub(super) fn choose(host: &Host, uffd_features: u64) -> TrackerChoice {
+    let method = match uffd_features & FEATURE_RWP_ASYNC {
+        0 => SAMPLING,
+        _ => WATCHING,
+    };
+    let reasons: Vec<String> = methods(host)
+        .into_iter()
+        .take_while(|m| m.name != method)
         .map(|m| {
-            let unused = if m.available { ", not used by Terrace yet" } else { "" };
+            let unused = match (m.available, m.is_ours) {
+                (true, true) => ", not used by this process",
+                (true, false) => ", not used by Terrace yet",
+                (false, _) => "",
+            };
             format!("{}: {}{unused}", m.name, m.found)
         })
         .collect();
-    let method = used.map_or(SAMPLING, |at| methods[at].name);
     TrackerChoice { method: method.into(), why_not_better: reasons.join("; ") }
 }
 
@@ -105,7 +106,7 @@ fn methods(host: &Host) -> Vec<Method> {
 
 /// One check a method. None is required.
 pub(super) fn checks(host: &Host) -> Vec<Check> {
-    let used = choose(host).method;
+    let used = choose(host, host.facts.uffd.features).method;
     let mut checks: Vec<Check> = methods(host)
         .into_iter()
         .map(|m| match (m.available, m.is_ours) {

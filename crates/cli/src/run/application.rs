@@ -107,7 +107,7 @@ impl Application {
             policy: policy::build(&shared.config),
             kernel: None,
             shared,
-            tracker: doctor::tracker(),
+            tracker: TrackerChoice::default(),
             said_over: false,
             latencies: Vec::new(),
             trials: Trials::default(),
@@ -143,6 +143,7 @@ impl Application {
 
     /// Plans for a runtime that has said hello, until it goes away.
     pub(super) fn serve_after(mut self, hello: &Hello) -> Result<()> {
+        self.tracker = doctor::tracker(hello.uffd_features);
         self.shared.has_door(self.pid, hello.pid, &self.decisions);
         // What it was built to, if it was: it has said what that is, and we have agreed.
         if self.shared.config.policy.kind == PolicyKind::KernelTwoTier {
