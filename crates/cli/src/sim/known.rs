@@ -16,10 +16,12 @@ use crate::trace::{ProcessWindow, Row};
 pub fn in_the_end<'a>(rows: &'a [&'a Row]) -> impl Iterator<Item = (&'a [&'a Row], Ratios)> {
     rows.chunk_by(|a, b| a.region == b.region).map(|rows| {
         let mut ratios = Ratios::UNKNOWN;
-        for tier in 1..MAX_TIERS {
+        for row in rows.iter().filter(|row| row.ratios != Ratios::UNKNOWN) {
             // The last that was known: it stands on most pages.
-            if let Some(ratio) = rows.iter().rev().find_map(|row| row.ratios.get(tier)) {
-                ratios.set(tier, ratio);
+            for tier in 1..MAX_TIERS {
+                if let Some(ratio) = row.ratios.get(tier) {
+                    ratios.set(tier, ratio);
+                }
             }
         }
         (rows, ratios)

@@ -37,13 +37,10 @@ pub fn loads(
     spent: &Spent,
     warm_up: Option<u32>,
 ) -> Result<Vec<Load>> {
-    let mut by_process: BTreeMap<u32, Vec<&Row>> = BTreeMap::new();
-    for row in &trace.batch.rows {
-        by_process.entry(row.pid).or_default().push(row);
-    }
-    ensure!(!by_process.is_empty(), "the trace has no rows");
-    let load = |(pid, rows)| load(trace, pid, rows, (tiers, from), spent);
-    let mut loads: Vec<Load> = by_process.into_iter().map(load).collect();
+    let rows = in_order(&trace.batch.rows);
+    ensure!(!rows.is_empty(), "the trace has no rows");
+    let load = |rows: &[&Row]| load(trace, rows, (tiers, from), spent);
+    let mut loads: Vec<Load> = rows.chunk_by(|a, b| a.pid == b.pid).map(load).collect();
     for load in &mut loads {
         let windows = load.clocks.len();
         load.counts_from = match warm_up {
@@ -59,14 +56,46 @@ pub fn loads(
     Ok(loads)
 }
 
+/// The rows in the order of process, region and window. A trace has them in pieces, each in that
+/// order and later than the one before: they are dealt out to their regions, and sorted only where
+/// that is not so.
+fn in_order(rows: &[Row]) -> Vec<&Row> {
+    let of = |row: &Row| (row.pid, row.region);
+    let runs = || rows.chunk_by(|a, b| of(a) == of(b));
+    let mut counts: BTreeMap<(u32, u64), usize> = BTreeMap::new();
+    for run in runs() {
+        *counts.entry(of(&run[0])).or_default() += run.len();
+    }
+    let Some(any) = rows.first() else { return Vec::new() };
+    let mut ordered = vec![any; rows.len()];
+    let mut end = 0;
+    for begin in counts.values_mut() {
+        end += std::mem::replace(begin, end);
+    }
+    let mut next = counts;
+    for run in runs() {
+        let begin = next.entry(of(&run[0])).or_default();
+        for (place, row) in ordered[*begin..].iter_mut().zip(run) {
+            *place = row;
+        }
+        *begin += run.len();
+    }
+    for region in ordered.chunk_by_mut(|a, b| of(a) == of(b)) {
+        if !region.is_sorted_by_key(|row| row.window) {
+            region.sort_by_key(|row| row.window);
+        }
+    }
+    ordered
+}
+
+/// One process, from its rows in their order.
 fn load(
     trace: &Trace,
-    pid: u32,
-    mut rows: Vec<&Row>,
+    rows: &[&Row],
     (tiers, from): (&[TierCost], &[Option<usize>]),
     spent: &Spent,
 ) -> Load {
-    rows.sort_by_key(|row| (row.region, row.window));
+    let pid = rows[0].pid;
     let first = rows.iter().map(|row| row.window).min().unwrap_or(0);
     let last = rows.iter().map(|row| row.window).max().unwrap_or(0);
     let process = |window: u32| trace.batch.processes.get(&(pid, window)).copied();
@@ -81,10 +110,9 @@ fn load(
     } else {
         (regions.map(|rows| exact(rows, first, from)).collect(), Degrees::even())
     };
-    let clocks = clocks(pid, trace.meta.window_s, &rows, first, &processes, spent);
-    let gaps = gaps(trace, &rows, first, &processes);
-    let tiers_then =
-        known::tiers_then((&rows, first), &processes, (tiers, from), spent.fault_scale);
+    let clocks = clocks(pid, trace.meta.window_s, rows, first, &processes, spent);
+    let gaps = gaps(trace, rows, first, &processes);
+    let tiers_then = known::tiers_then((rows, first), &processes, (tiers, from), spent.fault_scale);
     Load { pid, first, clocks, tiers_then, areas, gaps, counts_from: 0, degrees, is_tracked }
 }
 
@@ -405,4 +433,31 @@ pub fn live(trace: &Trace, loads: &[Load], spent: &Spent) -> Option<Outcome> {
         }
     }
     Some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_in_any_order_come_out_in_order() {
+        let row = |n: u32| Row {
+            pid: n % 3,
+            region: u64::from(n / 3 % 5) << 21,
+            window: n / 15,
+            ..Row::default()
+        };
+        let key = |row: &Row| (row.pid, row.region, row.window);
+        // By window, as they happen; in the order of pieces of a file; and all mixed up.
+        let by_window: Vec<Row> = (0..600).map(row).collect();
+        let mut in_pieces = by_window.clone();
+        in_pieces.chunks_mut(150).for_each(|piece| piece.sort_by_key(key));
+        let mixed: Vec<Row> = (0..600).map(|n| row(n * 241 % 600)).collect();
+        let mut sorted = by_window.clone();
+        sorted.sort_by_key(key);
+        for rows in [by_window, in_pieces, mixed] {
+            assert!(in_order(&rows).into_iter().eq(&sorted));
+        }
+        assert!(in_order(&[]).is_empty());
+    }
 }

@@ -70,7 +70,6 @@ impl Spent {
         let (sum, count) =
             measured.fold((0.0, 0.0), |(sum, n), p| (sum + f64::from(p.contention), n + 1.0));
         let contention = if count > 0.0 { (sum / count).clamp(0.0, 1.0) } else { 1.0 };
-        let (faults, moved) = (Faults::of(trace), Moved::of(trace));
         if trace.meta.is_exact {
             return Spent {
                 move_ns: vec![MOVE_NS_GENERATED; tiers.len()],
@@ -84,6 +83,7 @@ impl Spent {
                 contention,
             };
         }
+        let (faults, moved) = (Faults::of(trace), Moved::of(trace));
         let (move_ns, fault_cpu_ns) = by_changes(trace, tiers, &faults, &moved);
         let by = move_ns.iter().zip(tiers).map(|(ns, tier)| ns / tier.move_ns.max(1.0));
         let longer = by.sum::<f64>() / tiers.len().max(1) as f64;

@@ -98,9 +98,10 @@ fn read_group(group: &dyn RowGroupReader, tiers: usize, batch: &mut Batch) -> Re
     let count = group.metadata().num_rows() as usize;
     let columns = Columns { group, count };
     let mut rows = vec![Row::default(); count];
-    let mut processes = vec![ProcessWindow::default(); count];
     columns.whole("window", |at, v| rows[at].window = v as u32)?;
     columns.whole("pid", |at, v| rows[at].pid = v as u32)?;
+    let (keys, of_row) = processes_of(&rows);
+    let mut of_key = vec![ProcessWindow::default(); keys.len()];
     columns.whole("region", |at, v| rows[at].region = v as u64)?;
     columns.whole("pages", |at, v| rows[at].pages = v as u16)?;
     columns.whole("resident", |at, v| rows[at].resident = v as u16)?;
@@ -116,21 +117,21 @@ fn read_group(group: &dyn RowGroupReader, tiers: usize, batch: &mut Batch) -> Re
         let set = |at: usize, v: f32| rows[at].ratios.set(tier, f64::from(v));
         columns.float(&format!("ratio_{tier}"), set)?;
     }
-    columns.whole("time_ms", |at, v| processes[at].time_ms = v as u64)?;
-    columns.whole("running_ns", |at, v| processes[at].running_ns = v as u64)?;
-    columns.whole("stalled_ns", |at, v| processes[at].stalled_ns = v as u64)?;
-    columns.whole("cpu_ns", |at, v| processes[at].cpu_ns = v as u64)?;
-    columns.float("contention", |at, v| processes[at].contention = v)?;
-    columns.whole("moved_pages", |at, v| processes[at].moved_pages = v as u32)?;
-    columns.whole("ahead_pages", |at, v| processes[at].ahead_pages = v as u32)?;
-    columns.whole("managed_bytes", |at, v| processes[at].managed_bytes = v as u64)?;
-    columns.whole("overhead_bytes", |at, v| processes[at].overhead_bytes = v as u64)?;
-    columns.float("tco_saved", |at, v| processes[at].tco_saved = v)?;
+    columns.whole("time_ms", |at, v| of_key[of_row[at]].time_ms = v as u64)?;
+    columns.whole("running_ns", |at, v| of_key[of_row[at]].running_ns = v as u64)?;
+    columns.whole("stalled_ns", |at, v| of_key[of_row[at]].stalled_ns = v as u64)?;
+    columns.whole("cpu_ns", |at, v| of_key[of_row[at]].cpu_ns = v as u64)?;
+    columns.float("contention", |at, v| of_key[of_row[at]].contention = v)?;
+    columns.whole("moved_pages", |at, v| of_key[of_row[at]].moved_pages = v as u32)?;
+    columns.whole("ahead_pages", |at, v| of_key[of_row[at]].ahead_pages = v as u32)?;
+    columns.whole("managed_bytes", |at, v| of_key[of_row[at]].managed_bytes = v as u64)?;
+    columns.whole("overhead_bytes", |at, v| of_key[of_row[at]].overhead_bytes = v as u64)?;
+    columns.float("tco_saved", |at, v| of_key[of_row[at]].tco_saved = v)?;
     if columns.has(POOL_COLUMN) {
-        columns.whole(POOL_COLUMN, |at, v| processes[at].pool_bytes = v as u64)?;
+        columns.whole(POOL_COLUMN, |at, v| of_key[of_row[at]].pool_bytes = v as u64)?;
     }
     if columns.has(SERVED_COLUMN) {
-        columns.whole(SERVED_COLUMN, |at, v| processes[at].served_faults = v as u32)?;
+        columns.whole(SERVED_COLUMN, |at, v| of_key[of_row[at]].served_faults = v as u32)?;
     }
     for tier in 1..tiers {
         let set: [fn(&mut KnownCost, f32); 3] =
@@ -139,16 +140,35 @@ fn read_group(group: &dyn RowGroupReader, tiers: usize, batch: &mut Batch) -> Re
             let column = format!("{column}{tier}");
             if columns.has(&column) {
                 let known =
-                    |at: usize, v| set(processes[at].known[tier].get_or_insert_default(), v);
+                    |at: usize, v| set(of_key[of_row[at]].known[tier].get_or_insert_default(), v);
                 columns.float(&column, known)?;
             }
         }
     }
-    let by_window: HashMap<(u32, u32), ProcessWindow> =
-        rows.iter().zip(processes).map(|(row, process)| ((row.pid, row.window), process)).collect();
-    batch.processes.extend(by_window);
+    batch.processes.extend(keys.into_iter().zip(of_key));
     batch.rows.extend(rows);
     Ok(())
+}
+
+/// The processes and windows of rows, and which of them each row is of. There are few, and rows
+/// go round them in one order: it is looked up only where that order ends.
+fn processes_of(rows: &[Row]) -> (Vec<(u32, u32)>, Vec<usize>) {
+    let (mut keys, mut places) = (Vec::new(), HashMap::new());
+    let mut guess = 0;
+    let of_row = rows.iter().map(|row| {
+        let key = (row.pid, row.window);
+        let place = match keys.get(guess) == Some(&key) {
+            true => guess,
+            false => *places.entry(key).or_insert_with(|| {
+                keys.push(key);
+                keys.len() - 1
+            }),
+        };
+        guess = place + 1;
+        place
+    });
+    let of_row = of_row.collect();
+    (keys, of_row)
 }
 
 struct Columns<'a> {
