@@ -2,7 +2,7 @@
  * own: by libc's function followed memory is dropped at once (free_again.c).
  *
  * A mapping of its own for each round: pages that were in memory when they were freed and are
- * written again stay there (README, limits), and would be missing in the next round's wait. */
+ * written again stay there (docs/limits.md), and would be missing in the next round's wait. */
 #include "hazard.h"
 
 int main(void) {

@@ -63,7 +63,7 @@ const DRAM_MEASURE_SHARE: f64 = 0.5;
 /// `max_slowdown` (null where there is none), `tco_saved` (0..1, mean of the measured windows),
 /// `usd_saved_per_month`, `usd_saved_per_tib_month` (real media only), `emulated`,
 /// `throughput_ratio`, `p50_ratio`, `p99_ratio`, `p999_ratio` (to a plain server that is driven for
-/// moment after every quarter of a second of the run; `throughput_ratios` are the windows' own),
+/// a moment after every quarter of a second of the run; `throughput_ratios` are the windows' own),
 /// `dram_ops_s` (of that server), `pages_per_tier` (mean), `faults_per_tier` (sum),
 /// `terrace_cpu_share` (CPU time of Terrace over that of Redis's main thread),
 /// `terrace_cpu_cores` (over wall time), `throughput_ops_s`, `p50_us`, `p99_us`, `p999_us`,

@@ -12,10 +12,10 @@ const FIX_PTRACE: &str =
     "sudo setpriv --reuid $(id -u) --regid $(id -g) --init-groups --inh-caps +sys_ptrace \
      --ambient-caps +sys_ptrace $(command -v terrace) run -- CMD";
 
-/// Address space below which the pools' reservations are likely to fail.
 /// From here on the kernel drops no page that was given up while something holds it (but see
 /// `sys/stop.rs` in the runtime, which tries it: distributions bring such changes to older ones).
 const STOPPING_SINCE: (u32, u32) = (5, 18);
+/// Address space below which the pools' reservations are likely to fail.
 const ADDRESS_SPACE_WANTED_BYTES: u64 = 1 << 40;
 
 pub(super) fn all(host: &Host) -> Vec<Check> {

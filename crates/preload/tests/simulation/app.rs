@@ -36,7 +36,7 @@ struct Area {
     pages: Cell<u64>,
     /// A thread changes it as a whole.
     is_taken: Cell<bool>,
-    /// No call is refused over it: the pager may still be handling its move (README, limits).
+    /// No call is refused over it: the pager may still be handling its move (docs/limits.md).
     has_moved: Cell<bool>,
     /// Threads that drop pages of it, who do not mind each other.
     droppers: Cell<u32>,
