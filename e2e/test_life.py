@@ -209,6 +209,12 @@ def test_alone(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) ->
     face_both(sandbox, program("alone"), options=options)
 
 
+@BOTH
+def test_errno_is_kept(sandbox: Sandbox, program: Compiler, options: tuple[str, ...]) -> None:
+    """Calls that succeed leave errno alone, whatever the runtime had to ask the kernel for them."""
+    face_both(sandbox, program("errno_kept"), options=options)
+
+
 # ---- privileges and filters ----------------------------------------------------------------------
 
 OTHER_USER = ["setuid", "initgroups", "keepcaps"]

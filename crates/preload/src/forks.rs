@@ -145,6 +145,10 @@ fn await_place() {
 
 /// In the parent, before a fork.
 pub fn prepare() {
+    thread::keeping_errno(prepare_here);
+}
+
+fn prepare_here() {
     await_place();
     BEGUN.fetch_add(1, Ordering::AcqRel);
     let Some(rt) = unannounced() else { return };
@@ -159,8 +163,12 @@ pub fn prepare() {
     });
 }
 
-/// In the parent, after a fork.
+/// In the parent, after a fork, or one that failed: errno says why.
 pub fn in_parent() {
+    thread::keeping_errno(in_parent_here);
+}
+
+fn in_parent_here() {
     let one_less = |n: u32| n.checked_sub(1);
     let _ = GOING_ON.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
     let Some(rt) = unannounced() else { return };
@@ -321,19 +329,21 @@ pub fn while_let_go<T>(start: u64, len: u64, work: impl FnOnce() -> T) -> Option
 }
 
 fn let_go<T>(rt: &'static Runtime, start: u64, len: u64, work: impl FnOnce() -> T) -> T {
-    WORK.run(move || {
-        rt.paused.fetch_add(1, Ordering::AcqRel);
+    let empty = move || {
         agent::drop_plans();
         rt.doorbell.call(|_| ());
         let end = start.saturating_add(len);
-        if let Some(mut promoter) = Promoter::new(rt) {
-            for _ in 0..LET_GO_TRIES {
-                for_overlap(&rt.table, start, end, |r, _| bring_home(rt, &mut promoter, r));
-                if rt.doorbell.call(move |pager| pager.unregister_range(start, end)) {
-                    break;
-                }
+        let Some(mut promoter) = Promoter::new(rt) else { return };
+        for _ in 0..LET_GO_TRIES {
+            for_overlap(&rt.table, start, end, |r, _| bring_home(rt, &mut promoter, r));
+            if rt.doorbell.call(move |pager| pager.unregister_range(start, end)) {
+                return;
             }
         }
+    };
+    WORK.run(move || {
+        rt.paused.fetch_add(1, Ordering::AcqRel);
+        thread::keeping_errno(empty);
         let done = work();
         rt.paused.fetch_sub(1, Ordering::AcqRel);
         done
@@ -352,7 +362,7 @@ pub fn while_moved<T>(start: u64, len: u64, work: impl FnOnce() -> T) -> T {
     // Of what is not in the table now nothing is registered until this is over.
     rt.paused.fetch_add(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    let done = match is_partly_registered(rt, start, end) {
+    let done = match thread::keeping_errno(|| is_partly_registered(rt, start, end)) {
         true => let_go(rt, start, len, work),
         false => work(),
     };

@@ -14,7 +14,7 @@ use crate::lazily;
 use crate::locked;
 use crate::offspring;
 use crate::sys::sync::OnlyThread;
-use crate::sys::{clones, memory, proc, remap, rseq, users};
+use crate::sys::{clones, memory, proc, remap, rseq, thread, users};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 type CloseFn = unsafe extern "C" fn(libc::c_int) -> libc::c_int;
@@ -259,12 +259,12 @@ pub unsafe extern "C" fn _Exit(status: libc::c_int) -> ! {
 pub unsafe extern "C" fn mlockall(flags: libc::c_int) -> libc::c_int {
     // A runtime that has not begun yet stays away: what it reserves would be filled.
     let is_coming = !offspring::cancel();
-    let (flags, held) = locked::before_lock(flags, is_coming);
+    let (flags, held) = thread::keeping_errno(|| locked::before_lock(flags, is_coming));
     // SAFETY: a system call that takes an integer.
     let result = unsafe { clones::to_kernel(libc::SYS_mlockall, [flags.into(), 0, 0, 0, 0]) };
     if result != 0 {
         if !held {
-            locked::unlocked();
+            thread::keeping_errno(locked::unlocked);
         }
         return -1;
     }
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn munlockall() -> libc::c_int {
     // SAFETY: a system call without arguments.
     let result = unsafe { clones::to_kernel(libc::SYS_munlockall, [0; 5]) };
     if result == 0 {
-        locked::unlocked();
+        thread::keeping_errno(locked::unlocked);
     }
     result as libc::c_int
 }
@@ -308,6 +308,7 @@ pub unsafe extern "C" fn mremap(
     let call = || unsafe { clones::to_kernel(libc::SYS_mremap, arguments) };
     // SAFETY: errno of the calling thread.
     let errno = || unsafe { *libc::__errno_location() };
+    let errno_before = errno();
     let pages = |len: usize| len.div_ceil(4096);
     let moves = flags & libc::MREMAP_FIXED != 0 && pages(old_len) == pages(new_len);
     let mut result = match moves {
@@ -336,6 +337,10 @@ pub unsafe extern "C" fn mremap(
                 }
             }
         }
+    }
+    if result != -1 {
+        // Of an attempt that nobody made.
+        fail(errno_before);
     }
     result as *mut libc::c_void
 }
@@ -547,7 +552,8 @@ fn make_thread(thread: *const libc::pthread_t, make: impl FnOnce() -> libc::c_in
         rt.paused.fetch_add(1, Ordering::AcqRel);
     }
     let result = make();
-    if let Some(at) = rt.filter(|_| result == 0).and_then(|_| made_at(thread)) {
+    let made_at = || thread::keeping_errno(|| made_at(thread));
+    if let Some(at) = rt.filter(|_| result == 0).and_then(|_| made_at()) {
         kept::thread_made(at);
     }
     if let Some(rt) = rt {

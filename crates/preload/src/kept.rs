@@ -49,7 +49,7 @@ enum By {
 
 /// Keeps the pages of a range home from now on. Not from the pager thread.
 fn keep(rt: &Runtime, start: u64, len: u64, by: By) {
-    WORK.run(|| keep_here(rt, start, len, by));
+    thread::keeping_errno(|| WORK.run(|| keep_here(rt, start, len, by)));
 }
 
 fn keep_here(rt: &Runtime, start: u64, len: u64, by: By) {

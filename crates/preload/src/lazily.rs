@@ -171,7 +171,7 @@ pub fn give_up(
     // All of it private anonymous memory that we follow, by the word of the kernel.
     let is_followed = |at: u64, end: u64| {
         rt.table.get(at).is_some_and(|region| region.is_registered(page_index(at)))
-            && is_registered(rt, at, end)
+            && thread::keeping_errno(|| is_registered(rt, at, end))
     };
     let behind = |at: u64| ((at / REGION_BYTES + 1) * REGION_BYTES).min(end);
     let now_ms = (thread::now_ns() / 1_000_000) as u32;
@@ -186,7 +186,7 @@ pub fn give_up(
         let held = || Held { rt, at, end: until };
         let stays = is_ours
             && LATELY.leaves(at, until, now_ms)
-            && held().take(HELD_RUNS_MAX + 1).count() <= HELD_RUNS_MAX;
+            && thread::keeping_errno(|| held().take(HELD_RUNS_MAX + 1).count()) <= HELD_RUNS_MAX;
         let result = match (is_ours, stays) {
             (false, _) => asked(at, until - at, libc::MADV_FREE),
             (true, false) => asked(at, until - at, libc::MADV_DONTNEED),

@@ -4,6 +4,7 @@
 //! must never be moved out, so it comes from memory of ours. glibc puts the thread's control
 //! block, its thread-local storage and the rseq area at the top of the same stack.
 
+use super::clones::to_kernel;
 use super::sync::OnlyThread;
 use super::{alone, credentials, files, memory, rseq};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -220,6 +221,36 @@ extern "C" {
 /// Of that function: a thread that is to be cancelled is so later.
 const CANCEL_DISABLE: libc::c_int = 1;
 
+/// Runs `work`, a part of a shim that is not the call itself, and leaves errno as it was: where a
+/// call succeeds, many programs take it to be what it was before.
+pub fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: errno of the calling thread, which is there for as long as that.
+    let errno = unsafe { &mut *libc::__errno_location() };
+    let before = *errno;
+    let done = work();
+    *errno = before;
+    done
+}
+
+/// Runs `work` with every signal blocked, those that libc keeps for itself too, which its own
+/// functions leave out: it waits with them for the calling thread, so that `work` must be short and
+/// wait for none.
+pub fn without_libcs_signals<T>(work: impl FnOnce() -> T) -> T {
+    let mask = |to: &u64, before: *mut u64| {
+        let arguments = [libc::SIG_SETMASK.into(), std::ptr::from_ref(to) as _, before as _, 8, 0];
+        // SAFETY: sets of 64 signals, of which one is read and the other, where there is one,
+        // written.
+        unsafe { to_kernel(libc::SYS_rt_sigprocmask, arguments) };
+    };
+    without_signals(|| {
+        let mut before = 0;
+        mask(&u64::MAX, &mut before);
+        let done = work();
+        mask(&before, std::ptr::null_mut());
+        done
+    })
+}
+
 /// Runs `work` with every signal blocked, so that no handler finds the calling thread in it; nor is
 /// it cancelled there.
 pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
@@ -333,7 +364,7 @@ pub fn own_tid(place: usize) -> u32 {
 /// Whether thread `tid` of this process is there.
 pub fn is_alive(tid: u32) -> bool {
     // SAFETY: signal 0 is never delivered.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) == 0 }
+    keeping_errno(|| unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) == 0 })
 }
 
 /// Whether the program has more than one thread, ours aside.

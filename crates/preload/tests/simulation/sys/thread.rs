@@ -76,6 +76,11 @@ pub fn take_short_turns(_nice: i32) -> bool {
     true
 }
 
+/// See the real one. There is no errno.
+pub fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
+
 /// See the real one. No signals are simulated.
 pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     work()
