@@ -218,7 +218,7 @@ def test_errno_is_kept(sandbox: Sandbox, program: Compiler, options: tuple[str, 
 # ---- privileges and filters ----------------------------------------------------------------------
 
 OTHER_USER = ["setuid", "initgroups", "keepcaps"]
-GIVEN_UP = [*OTHER_USER, "undumpable", "chroot", "namespaces", "files", "prctls"]
+GIVEN_UP = [*OTHER_USER, "groups", "undumpable", "chroot", "namespaces", "files", "prctls"]
 
 
 @pytest.mark.parametrize("what", GIVEN_UP)

@@ -51,6 +51,29 @@ static void keep_one(void) {
     all_are("CapPrm:\t", "0000000000000000");
 }
 
+/* A list of groups that was made long ago: its page is in a tier when libc has every thread of the
+ * process read it, the one that serves faults with them. */
+static void take_groups(void) {
+    size_t bytes = 4 * MIB;
+    char *p = map(bytes);
+    fill(p, bytes, 3);
+    gid_t *groups = (gid_t *)(p + 700 * PAGE);
+    groups[0] = 65533;
+    groups[1] = 65534;
+    wait_demoted(16 * MIB + bytes);
+    unsigned char is_home = 1;
+    for (int n = 0; is_home && n < 100; n++) {
+        MUST(mincore(p + 700 * PAGE, PAGE, &is_home));
+        pause_ms(is_home ? 20 : 0);
+    }
+    MUST(setgroups(2, groups));
+    all_are("Groups:\t", "65533 65534");
+    EXPECT(setgroups(2, (gid_t *)8) == -1 && errno == EFAULT);
+    EXPECT(setgroups((size_t)1 << 20, groups) == -1 && errno == EINVAL);
+    all_are("Groups:\t", "65533 65534");
+    MUST(setgroups(0, NULL));
+}
+
 static void give_up(const char *what) {
     if (strcmp(what, "setuid") == 0) {
         MUST(setgroups(0, NULL));
@@ -64,6 +87,8 @@ static void give_up(const char *what) {
         all_are("Groups:\t", "65533 ");
         MUST(setuid(65534));
         all_are("Uid:\t", "65534\t65534\t65534");
+    } else if (strcmp(what, "groups") == 0) {
+        take_groups();
     } else if (strcmp(what, "keepcaps") == 0) {
         keep_one();
     } else if (strcmp(what, "undumpable") == 0) {

@@ -24,7 +24,7 @@ const KEEP_CAPS: libc::c_int = 1 << 4;
 /// How long the program waits for ours: the agent looks twice a second.
 const WAIT_NS: u64 = 1_000_000_000;
 /// Groups that a change is made of, at most.
-const GROUPS_MAX: usize = 1 << 16;
+pub const GROUPS_MAX: usize = 1 << 16;
 /// Orders that are remembered where not all of ours have followed in time.
 const ORDERS_MAX: usize = 64;
 
@@ -78,11 +78,11 @@ pub unsafe fn change(
     // Or libc would change the calling thread alone.
     alone::leave();
     if !is_apart() {
-        return real();
+        return by_libc(real);
     }
     offspring::cancel();
     if !thread::are_here() || !thread::program_has_one() {
-        return real();
+        return by_libc(real);
     }
     let [a, b, c] = arguments;
     // SAFETY: the caller's promise.
@@ -90,15 +90,58 @@ pub unsafe fn change(
     if result == 0 {
         let mut groups = None;
         if number == libc::SYS_setgroups {
-            let count = (a as usize).min(GROUPS_MAX);
-            let from = b as *const libc::gid_t;
-            // SAFETY: the kernel has just read as many there.
-            groups = Some((0..count).map(|i| unsafe { from.add(i).read_unaligned() }).collect());
+            // SAFETY: the kernel has just read them.
+            groups = Some(unsafe { list(a as usize, b as *const libc::gid_t) });
         }
         let order = Order { number, arguments, groups };
-        WORK.run(move || have_ours_follow(order));
+        thread::keeping_errno(|| WORK.run(move || have_ours_follow(order)));
     }
     result
+}
+
+/// A call of libc's function. It tells every thread of the process what to call, the pager too, by
+/// a note on the caller's stack; so that is one which never goes down.
+fn by_libc(real: impl FnOnce() -> libc::c_int) -> libc::c_int {
+    match thread::are_here() {
+        true => WORK.run(real),
+        false => real(),
+    }
+}
+
+/// `setgroups` by libc's function `real`. Every thread of the process would read the list, the
+/// pager too, and it may be in a tier. So this thread alone makes the call first, by which the list
+/// is known to be one and to be allowed, and then `real` is given a copy.
+///
+/// # Safety
+/// As for the call.
+pub unsafe fn change_groups(
+    count: libc::size_t,
+    groups: *const libc::gid_t,
+    real: impl Fn(libc::size_t, *const libc::gid_t) -> libc::c_int,
+) -> libc::c_int {
+    let arguments = [count as libc::c_long, groups as libc::c_long, 0];
+    if !thread::are_here() || is_apart() {
+        // SAFETY: the caller's promise.
+        return unsafe { change(libc::SYS_setgroups, arguments, || real(count, groups)) };
+    }
+    let [a, b, _] = arguments;
+    // SAFETY: the caller's promise.
+    let result = unsafe { to_kernel(libc::SYS_setgroups, [a, b, 0, 0, 0]) } as libc::c_int;
+    if result != 0 {
+        return result;
+    }
+    // SAFETY: the kernel has just read them.
+    let copy = unsafe { list(count, groups) };
+    let arguments = [a, copy.as_ptr() as libc::c_long, 0];
+    // SAFETY: the copy is there until the call is over.
+    unsafe { change(libc::SYS_setgroups, arguments, || real(count, copy.as_ptr())) }
+}
+
+/// # Safety
+/// There are so many groups, and no more than the kernel takes.
+unsafe fn list(count: usize, groups: *const libc::gid_t) -> Vec<libc::gid_t> {
+    // SAFETY: the caller's promise.
+    (0..count.min(GROUPS_MAX)).map(|i| unsafe { groups.add(i).read_unaligned() }).collect()
 }
 
 fn have_ours_follow(order: Order) {

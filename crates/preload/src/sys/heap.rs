@@ -14,7 +14,7 @@ use std::sync::PoisonError;
 static HEAP: Mutex<Option<dlmalloc::Dlmalloc<memory::HeapSource>>> = Mutex::new(None);
 
 /// Where threads of the program are served.
-static STACK: Stack = Stack::new();
+static STACK: Stack = Stack::for_moments();
 
 /// Makes that stack, before there is anything in a tier.
 pub(super) fn prepare() {

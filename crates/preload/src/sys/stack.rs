@@ -32,12 +32,21 @@ pub struct Stack {
     /// Where it begins, above its last byte; 0 while there is none.
     top: AtomicU64,
     turn: Mutex<()>,
+    /// Whether what runs on it is over in a moment, and waits for no thread.
+    is_short: bool,
 }
 
 impl Stack {
     /// None yet: what is to run on it runs where its caller stands.
     pub(super) const fn new() -> Stack {
-        Stack { top: AtomicU64::new(0), turn: Mutex::new(()) }
+        Stack { top: AtomicU64::new(0), turn: Mutex::new(()), is_short: false }
+    }
+
+    /// The same for work that is over in a moment and waits for no thread: libc's own signals wait
+    /// until then, too. By one of them it has all threads change their user, in a handler that runs
+    /// on the program's alternate stack, which may be in a tier.
+    pub(super) const fn for_moments() -> Stack {
+        Stack { top: AtomicU64::new(0), turn: Mutex::new(()), is_short: true }
     }
 
     /// Takes memory for it.
@@ -62,11 +71,15 @@ impl Stack {
         if top == 0 || memory::is_own(here, here + 1) {
             return work();
         }
-        thread::without_signals(|| {
+        let in_turn = || {
             let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: the stack is ours, and the turn.
             unsafe { run_at(top, work) }
-        })
+        };
+        match self.is_short {
+            true => thread::without_libcs_signals(in_turn),
+            false => thread::without_signals(in_turn),
+        }
     }
 }
 

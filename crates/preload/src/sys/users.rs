@@ -2,7 +2,7 @@
 //! are for is in `credentials.rs`.
 
 use super::clones::to_kernel;
-use super::{alone, credentials};
+use super::{alone, credentials, thread};
 use crate::interpose::next;
 use libc::{c_int, c_long, gid_t, id_t};
 use std::sync::atomic::AtomicUsize;
@@ -53,34 +53,49 @@ static SETGROUPS: AtomicUsize = AtomicUsize::new(0);
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn setgroups(count: libc::size_t, groups: *const gid_t) -> c_int {
-    let by_libc = || {
+    let by_libc = |count, groups| {
         // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
         unsafe {
             let real: GroupsFn = std::mem::transmute(next(&SETGROUPS, c"setgroups"));
             real(count, groups)
         }
     };
-    let arguments = [count as c_long, groups as c_long, 0];
     // SAFETY: the caller's call.
-    unsafe { credentials::change(libc::SYS_setgroups, arguments, by_libc) }
+    unsafe { credentials::change_groups(count, groups, by_libc) }
 }
 
 type InitGroupsFn = unsafe extern "C" fn(*const libc::c_char, gid_t) -> c_int;
 
 static INITGROUPS: AtomicUsize = AtomicUsize::new(0);
 
-/// `initgroups(3)`, which sets groups within libc.
+/// `initgroups(3)`. libc's own would set the groups past our `setgroups`.
 ///
 /// # Safety
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn initgroups(user: *const libc::c_char, group: gid_t) -> c_int {
     alone::leave();
-    // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
-    unsafe {
-        let real: InitGroupsFn = std::mem::transmute(next(&INITGROUPS, c"initgroups"));
-        real(user, group)
+    if !thread::are_here() {
+        // SAFETY: what `dlsym` found under this name has this type; the caller's arguments.
+        return unsafe {
+            let real: InitGroupsFn = std::mem::transmute(next(&INITGROUPS, c"initgroups"));
+            real(user, group)
+        };
     }
+    let mut list: Vec<gid_t> = vec![0; 64];
+    loop {
+        let mut count = list.len() as c_int;
+        // SAFETY: the caller's user, and as much room as is said.
+        let found = unsafe { libc::getgrouplist(user, group, list.as_mut_ptr(), &mut count) };
+        let count = usize::try_from(count).unwrap_or(0).min(credentials::GROUPS_MAX);
+        if found >= 0 || count <= list.len() {
+            list.truncate(count);
+            break;
+        }
+        list.resize(count, 0);
+    }
+    // SAFETY: so many there are.
+    unsafe { setgroups(list.len(), list.as_ptr()) }
 }
 
 /// `capset(2)`.
