@@ -299,7 +299,7 @@ def owner(path: Path) -> int:
         return -1
 
 
-@pytest.mark.parametrize("name", ["max_maps"])
+@pytest.mark.parametrize("name", ["max_maps", "maps_left"])
 def test_no_more_mappings(sandbox: Sandbox, program: Compiler, name: str) -> None:
     """vm.max_map_count reached by the program: what cannot be followed is left alone."""
     face(sandbox, program(name))

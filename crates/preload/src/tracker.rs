@@ -46,6 +46,11 @@ const TORTURE_PRESENT_SHARE_MIN: f64 = 0.25;
 const CHURN_FAULTS: u32 = 128;
 /// Windows a churned region is left alone.
 const REST_WINDOWS: u8 = 8;
+/// Of the mappings that the kernel allows a process so many parts are the program's alone: were the
+/// last one taken, an `mmap`, `munmap` or `mprotect` of its own would fail.
+const PROGRAMS_PART: usize = 8;
+/// Mappings that registering a region in the middle of one adds.
+const ADDED_MAPPINGS: usize = 2;
 /// Where more than one in so many pages of a region come back all the time, it is in use itself.
 const IN_USE_PART: usize = 8;
 /// Regions sampled in one call on the pager.
@@ -56,6 +61,12 @@ const SAMPLE_BATCH: usize = 4;
 pub struct Tracker {
     rt: &'static Runtime,
     maps: proc::Maps,
+    /// Mappings that the process may have, less those that are the program's alone, and how many
+    /// more may be made of them in this window, as far as it was counted.
+    mappings_max: usize,
+    room: usize,
+    /// Whether there was none when they were counted again.
+    is_full: bool,
     /// Samples of this window that stay where they are.
     watched: Vec<Watched>,
 }
@@ -63,7 +74,10 @@ pub struct Tracker {
 impl Tracker {
     /// A tracker for the runtime.
     pub fn new(rt: &'static Runtime) -> Option<Tracker> {
-        Some(Tracker { rt, maps: proc::Maps::open()?, watched: Vec::new() })
+        let most = proc::mappings_max();
+        let mappings_max = most - most / PROGRAMS_PART;
+        let maps = proc::Maps::open()?;
+        Some(Tracker { rt, maps, mappings_max, room: 0, is_full: false, watched: Vec::new() })
     }
 
     /// Closes the window: samples go home, and every followed region is reported.
@@ -128,7 +142,9 @@ impl Tracker {
         }
         shared::take_back(self.rt);
         let mut found: Vec<proc::Mapping> = Vec::new();
-        proc::private_anonymous(&self.maps.text(), |m| {
+        let text = self.maps.text();
+        (self.room, self.is_full) = (self.room_in(&text), false);
+        proc::private_anonymous(&text, |m| {
             if memory::is_own(m.start, m.end) {
                 return;
             }
@@ -145,6 +161,23 @@ impl Tracker {
                 self.look_at(m.start, m.end, &mut kept);
             }
         }
+    }
+
+    /// Mappings that may be added to those in this list.
+    fn room_in(&self, maps: &str) -> usize {
+        let mappings = maps.bytes().filter(|&byte| byte == b'\n').count();
+        self.mappings_max.saturating_sub(mappings)
+    }
+
+    /// Whether a region may be registered as far as mappings go. What was registered side by side
+    /// is one mapping, so that there may be more room than was thought.
+    fn has_room(&mut self) -> bool {
+        if self.room < ADDED_MAPPINGS && !self.is_full {
+            let text = self.maps.text();
+            self.room = self.room_in(&text);
+            self.is_full = self.room < ADDED_MAPPINGS;
+        }
+        !self.is_full
     }
 
     /// Counts the present pages of one mapping into its regions, then considers those that have
@@ -189,9 +222,10 @@ impl Tracker {
         let share = if self.is_tortured() { TORTURE_PRESENT_SHARE_MIN } else { PRESENT_SHARE_MIN };
         if (present + held) as f64 >= share * pages.len() as f64 {
             let range = pages.clone();
-            if self.is_kept(r, &pages, kept) {
+            if self.is_kept(r, &pages, kept) || !self.has_room() {
                 return;
             }
+            self.room -= ADDED_MAPPINGS;
             r.make_words(pages);
             if self.rt.doorbell.call(move |pager| pager.register(r, range.clone())) {
                 r.resident.store(present as u16, Ordering::Relaxed);

@@ -222,7 +222,8 @@ fn max_map_count(host: &Host) -> Check {
     let Some(count) = host.read_number("proc/sys/vm/max_map_count") else {
         return Check::ok(NAME, "not readable, taken for 65530");
     };
-    let reach = count.saturating_mul(BYTES_PER_MAPPING);
+    // An eighth is left to the program (`PROGRAMS_PART` of the tracker).
+    let reach = (count - count / 8).saturating_mul(BYTES_PER_MAPPING);
     let memory = crate::machine::Machine::from_root(&host.root).memory_bytes;
     if reach >= memory {
         return Check::ok(NAME, format!("{count}, enough for {} a program", human_bytes(reach)));

@@ -569,6 +569,12 @@ pub fn raise_fd(fd: RawFd) -> Option<RawFd> {
     None
 }
 
+/// Mappings that the kernel allows a process; what it is by default where it does not say.
+pub fn mappings_max() -> usize {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65_530)
+}
+
 /// Whether a process may trace only what descends from it, and what allows it (Yama).
 pub fn is_tracing_restricted() -> bool {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
