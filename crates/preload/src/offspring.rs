@@ -62,8 +62,10 @@ const NOBODY: u32 = 0;
 const WAITING: u32 = 1;
 const STARTED: u32 = 2;
 const CANCELLED: u32 = 3;
-/// Its id.
+/// Its id, and that of its process: one that is made past libc's `fork` has these words and not
+/// the thread.
 static WAITER: AtomicU32 = AtomicU32::new(0);
+static WAITS_IN: AtomicU32 = AtomicU32::new(0);
 
 /// Notes where the planner listens and what is wished for children. `false` if they are to be left
 /// alone. Before the program's `main`; allocates nothing.
@@ -99,6 +101,7 @@ pub fn is_filtered() -> bool {
 
 /// Waits, in a program that was just executed, whether it will be worth a runtime. Before `main`.
 pub fn begin() {
+    WAITS_IN.store(std::process::id(), Ordering::Relaxed);
     STEP.store(WAITING, Ordering::Release);
     // A process that may not have another thread goes without.
     if !thread::spawn_plain(c"terrace-waiter", wait) {
@@ -151,9 +154,16 @@ pub fn has_filter() -> bool {
 /// Ends the wait for good, and the thread with it. Before the process does what is only allowed
 /// with one thread, or lays a filter on all. `false` if a runtime was begun already.
 pub fn cancel() -> bool {
+    thread::keeping_errno(cancel_here)
+}
+
+fn cancel_here() -> bool {
     match STEP.compare_exchange(WAITING, CANCELLED, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
         Err(step) => return step != STARTED,
+    }
+    if WAITS_IN.load(Ordering::Relaxed) != std::process::id() {
+        return true;
     }
     futex::wake(&STEP);
     let mut tid = WAITER.load(Ordering::Acquire);
@@ -210,6 +220,20 @@ mod tests {
     use crate::sys::in_a_child;
     use std::sync::PoisonError;
     use terrace_store::codec::deflate::{Decoder, CONSTRUCTION};
+
+    /// A child that is made past libc's `fork` before its parent's waiter has run has the words that
+    /// say that it waits, and no such thread.
+    #[test]
+    fn nobody_waits_for_the_waiter_of_another_process() {
+        let parent = std::process::id();
+        let is_cancelled = in_a_child(move |_| {
+            WAITS_IN.store(parent, Ordering::Relaxed);
+            WAITER.store(0, Ordering::Relaxed);
+            STEP.store(WAITING, Ordering::Relaxed);
+            cancel()
+        });
+        assert!(is_cancelled);
+    }
 
     /// The parent's agent makes contexts for an estimate now and then, and its threads fork
     /// whenever they like.
