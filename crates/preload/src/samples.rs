@@ -9,6 +9,8 @@ use terrace_core::state::PAGE_BYTES;
 /// Slots: 8 samples of each of 65,536 regions (128 GiB of application). More than are free are
 /// simply not sampled in that window.
 const SLOTS: u32 = 1 << 19;
+/// Slots that no sample takes: for pages that must be kept somewhere while they move.
+const SPARE: u32 = 1 << 9;
 
 #[derive(Debug, Default)]
 struct Lists {
@@ -42,9 +44,22 @@ impl SampleSlots {
         self.base + u64::from(n) * PAGE_BYTES as u64
     }
 
-    /// Takes a free slot.
+    /// Takes a free slot for a sample.
     pub fn take(&self) -> Option<u32> {
+        self.take_beyond(SPARE)
+    }
+
+    /// The same for a page that has no other place, from what samples leave.
+    pub fn take_spare(&self) -> Option<u32> {
+        self.take_beyond(0)
+    }
+
+    /// A slot, if more than so many are free.
+    fn take_beyond(&self, spare: u32) -> Option<u32> {
         let mut l = self.lists();
+        if l.free.len() as u32 + (SLOTS - l.fresh) <= spare {
+            return None;
+        }
         l.free.pop().or_else(|| {
             let n = l.fresh;
             (n < SLOTS).then(|| {

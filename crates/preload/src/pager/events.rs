@@ -1,6 +1,6 @@
 //! Changes of the address space, as the kernel reports them for registered ranges.
 
-use super::Pager;
+use super::{Pager, Served};
 use crate::region::{for_overlap, page_index, Region};
 use crate::sys::uffd::{Event, Failure};
 use crate::sys::{memory, thread};
@@ -150,7 +150,7 @@ impl Pager {
         if !self.is_in_slot(src) {
             return PageWord::default();
         }
-        let slot = self.rt.samples.take();
+        let slot = self.rt.samples.take_spare();
         while let Some(n) = slot {
             match self.uffd.copy_from(self.rt.samples.address(n), src) {
                 Ok(()) => return PageWord::default().sample(n).unwrap_or_default(),
@@ -183,7 +183,12 @@ impl Pager {
                 Err(Failure::Changing) => self.listen(),
                 Err(Failure::NoMemory) => thread::sleep_us(1000),
                 // Gone again already, or filled: its event or its owner has the last word.
-                _ => return,
+                Ok(()) | Err(Failure::Present) => return,
+                Err(why) => {
+                    if self.not_filled(at, why) == Served::Done {
+                        return;
+                    }
+                }
             }
         }
     }
