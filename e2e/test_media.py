@@ -216,11 +216,47 @@ def test_a_mapped_device(sandbox: Sandbox, program: Compiler) -> None:
     with device.open("wb") as file:
         file.truncate(64 << 20)
     try:
-        options = options_for(sandbox, f'kind = "dax"\npath = "{device}"')
+        options = options_for(sandbox, f'kind = "dax"\npath = "{device}"\nstand_in = true')
         face(sandbox, program("touch"), options=options)
         content = device.read_bytes()
         assert any(content), "nothing was ever written to it"
         assert b"request" not in content, "plain text is left on the device"
+    finally:
+        device.unlink()
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "content", "complaint"),
+    [
+        ("", bytes(1 << 20), "is an ordinary file, on a filesystem that is not mounted with dax"),
+        ("\nstand_in = true", b"letters" * 9999, "holds data, which would be overwritten"),
+    ],
+)
+def test_a_file_of_somebody(
+    sandbox: Sandbox, stand_in: str, content: bytes, complaint: str
+) -> None:
+    """What is no device, or holds anything, is refused before the program starts; it stays."""
+    letters = sandbox.folder / "letters"
+    letters.write_bytes(content)
+    options = options_for(sandbox, f'kind = "dax"\npath = "{letters}"{stand_in}')
+    with sandbox.start("sh", "-c", "echo STARTED", options=options) as run:
+        status = run.process.wait(20)
+        assert run.process.stdout is not None
+        assert (status != 0, run.process.stdout.read()) == (True, b"")
+        assert f'media.toml:5: medium.path: "{letters}" {complaint}' in run.stderr(), run.stderr()
+    assert letters.read_bytes() == content
+
+
+def test_a_device_of_an_earlier_run(sandbox: Sandbox, program: Compiler) -> None:
+    """What a run left on a file is known to be nobody's: the next one has it again."""
+    device = Path("/dev/shm") / f"{sandbox.folder.name}.dax"
+    with device.open("wb") as file:
+        file.truncate(64 << 20)
+    try:
+        options = options_for(sandbox, f'kind = "dax"\npath = "{device}"\nstand_in = true')
+        for _ in range(2):
+            face(sandbox, program("touch"), options=options)
+            assert device.read_bytes().startswith(b"terrace: scratch space")
     finally:
         device.unlink()
 
@@ -234,7 +270,7 @@ def test_two_media_on_one_device(sandbox: Sandbox, program: Compiler) -> None:
     config = ""
     for name, price, encrypt in [("far", 0.05, "true"), ("near", 0.1, "false")]:
         config += f'[[medium]]\nname = "{name}"\nusd_per_gib_month = {price}\nkind = "dax"\n'
-        config += f'path = "{device}"\nencrypt = {encrypt}\n'
+        config += f'path = "{device}"\nstand_in = true\nencrypt = {encrypt}\n'
         config += f'[[tier]]\ncodec = "lz4"\npool = "zsmalloc"\nmedium = "{name}"\n'
     path = sandbox.folder / "media.toml"
     path.write_text(config)
@@ -253,7 +289,8 @@ def test_a_device_with_holes(
     with device.open("wb") as file:
         file.truncate(64 << 20)
     device.chmod(0o600)
-    options = options_for(sandbox, f'kind = "dax"\npath = "{device}"\nencrypt = false')
+    medium = f'kind = "dax"\npath = "{device}"\nstand_in = true\nencrypt = false'
+    options = options_for(sandbox, medium)
     with sandbox.start(program("holes"), options=options) as run:
         status = run.conclude()
         report = f"{status}: {run.lines}\n{run.stderr()}"

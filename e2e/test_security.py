@@ -206,7 +206,7 @@ def test_nobody_else_reads_the_pages(nobody: Sandbox, program: Compiler, medium:
             file.truncate(64 << 20)
         device.chmod(0o644)
         os.chown(device, nobody.uid, -1)
-        options = options_for(nobody, f'kind = "dax"\npath = "{device}"')
+        options = options_for(nobody, f'kind = "dax"\npath = "{device}"\nstand_in = true')
     try:
         with nobody.start(program("steady"), options=options) as run:
             pid = start_pid(run)
@@ -242,7 +242,8 @@ def test_a_device_open_to_others_is_refused(sandbox: Sandbox, program: Compiler)
     try:
         for mode, encrypt in ((0o644, "false"), (0o606, "true")):
             device.chmod(mode)
-            options = options_for(sandbox, f'kind = "dax"\npath = "{device}"\nencrypt = {encrypt}')
+            medium = f'kind = "dax"\npath = "{device}"\nstand_in = true\nencrypt = {encrypt}'
+            options = options_for(sandbox, medium)
             with sandbox.start(program("steady"), "8", "now", options=options) as run:
                 pid = start_pid(run)
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use terrace_core::tier::{Medium, MediumKind, PATH_BYTES_MAX};
-use terrace_store::medium::device::FileDevice;
+use terrace_store::medium::device::{holds_data, is_mapped_in_place, FileDevice};
 use terrace_store::FileMedium;
 
 /// Size of the file that a `file` medium is tried with.
@@ -51,8 +51,10 @@ pub fn check_directory(path: &str) -> Result<(), String> {
     FileMedium::temporary(Path::new(path), TRIAL_BYTES).map(drop).map_err(cannot)
 }
 
-/// Whether a device or file can be mapped, and has so many bytes.
-pub fn check_dax(path: &str, capacity_bytes: u64) -> Result<(), String> {
+/// Whether a device or file can be mapped, and has so many bytes. A file must have nothing in it
+/// that would be overwritten, and be mapped without a page cache in between unless it `stands_in`
+/// for a device.
+pub fn check_dax(path: &str, capacity_bytes: u64, stands_in: bool) -> Result<(), String> {
     check_path(path)?;
     let cannot = |e: std::io::Error| format!("{path:?} cannot be used: {e}; name another");
     let file = fs::OpenOptions::new().read(true).write(true).open(path).map_err(cannot)?;
@@ -73,7 +75,30 @@ pub fn check_dax(path: &str, capacity_bytes: u64) -> Result<(), String> {
         let mib = bytes >> 20;
         return Err(format!("{path:?} has {mib} MiB; lower capacity_mib or leave it out"));
     }
+    if !metadata.is_file() {
+        return Ok(());
+    }
+    if !stands_in && !is_mapped_in_place(&file) {
+        return Err(format!(
+            "{path:?} is an ordinary file, on a filesystem that is not mounted with dax: its \
+             content would be overwritten, and what is stored there would lie in memory; name a \
+             DAX device or a file on DAX, or use kind = \"file\" with a directory (for tests, \
+             stand_in = true takes it for a device)"
+        ));
+    }
+    if holds_data(&file).map_err(cannot)? {
+        return Err(format!(
+            "{path:?} holds data, which would be overwritten; name a new file \
+             (fallocate -l 1G FILE makes one of 1 GiB)"
+        ));
+    }
     Ok(())
+}
+
+/// Whether a `dax` medium is a file that only stands in for a device: it is in the page cache.
+fn stands_in(path: &str) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+        && fs::File::open(path).is_ok_and(|file| !is_mapped_in_place(&file))
 }
 
 fn check_path(path: &str) -> Result<(), String> {
@@ -108,7 +133,11 @@ pub fn describe(medium: &Medium) -> String {
         }
         MediumKind::Dax => {
             let how = if place.is_enciphered { "encrypted" } else { "in the clear" };
-            format!("{}, mapped{capacity}, {how}", place.path)
+            let what = match stands_in(&place.path) {
+                true => ", in memory (a stand-in): saves nothing",
+                false => "",
+            };
+            format!("{}, mapped{capacity}, {how}{what}", place.path)
         }
     }
 }
@@ -129,6 +158,10 @@ pub fn toml(medium: &Medium) -> String {
         MediumKind::File => text += &format!("directory = {:?}\n", place.path),
         MediumKind::Dax => {
             text += &format!("path = {:?}\nencrypt = {}\n", place.path, place.is_enciphered);
+            // The medium does not know; without the key such a file would have been refused.
+            if stands_in(&place.path) {
+                text += "stand_in = true\n";
+            }
         }
     }
     if place.capacity_bytes > 0 {
@@ -140,6 +173,8 @@ pub fn toml(medium: &Medium) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_core::tier::Place;
+    use terrace_store::medium::device::MARK;
 
     #[test]
     fn node_lists_are_read_as_the_kernel_writes_them() {
@@ -161,9 +196,34 @@ mod tests {
             why.contains("No such file") && why.ends_with("name a directory that can"),
             "{why}"
         );
-        assert!(check_dax("/dev/null", 0).unwrap_err().contains("is no DAX device"));
+        for stands_in in [false, true] {
+            let why = check_dax("/dev/null", 0, stands_in).unwrap_err();
+            assert!(why.contains("is no DAX device"), "{why}");
+        }
         assert!(check_node(1023).unwrap_err().contains("no node 1023"), "no machine has 1024");
         assert_eq!(check_directory(&std::env::temp_dir().to_string_lossy()), Ok(()));
+    }
+
+    #[test]
+    fn a_file_with_something_in_it_or_in_the_page_cache_is_no_device() {
+        let path = std::env::temp_dir().join(format!("terrace-dax-{}", std::process::id()));
+        fs::write(&path, [0; 8192]).unwrap();
+        let name = path.to_str().unwrap();
+        let why = check_dax(name, 0, false).unwrap_err();
+        assert!(why.contains("is an ordinary file") && why.contains("overwritten"), "{why}");
+        assert!(why.contains("name a DAX device"), "{why}");
+        assert_eq!(check_dax(name, 0, true), Ok(()));
+        let place = Place { path: name.into(), ..Place::default() };
+        let medium = Medium { kind: MediumKind::Dax, place, ..Medium::dram(0.1) };
+        assert!(describe(&medium).ends_with("in memory (a stand-in): saves nothing"));
+        assert!(toml(&medium).contains("stand_in = true"), "it is refused when it is read again");
+        fs::write(&path, [&[0; 8000][..], b"a letter"].concat()).unwrap();
+        let why = check_dax(name, 0, true).unwrap_err();
+        assert!(why.contains("holds data, which would be overwritten; name a new"), "{why}");
+        assert!(fs::read(&path).unwrap().ends_with(b"a letter"));
+        fs::write(&path, [MARK, &[7; 8000]].concat()).unwrap();
+        assert_eq!(check_dax(name, 0, true), Ok(()), "what a run before has left");
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -64,6 +64,7 @@ const MEDIUM_KEYS: &[&str] = &[
     "path",
     "capacity_mib",
     "encrypt",
+    "stand_in",
 ];
 const TIER_KEYS: &[&str] = &["name", "codec", "level", "pool", "medium", "block_kib"];
 const POLICY_KEYS: &[&str] = &[
@@ -223,7 +224,7 @@ fn medium(section: &Section, before: &[Medium]) -> Result<Medium> {
 /// Refuses keys that only make sense for another kind of medium.
 fn own_keys_only(section: &Section, kind: MediumKind) -> Result<()> {
     use MediumKind::{Dax, Emulated, File, Numa};
-    let owners: [(&'static str, &[MediumKind], &str); 7] = [
+    let owners: [(&'static str, &[MediumKind], &str); 8] = [
         ("latency_ns", &[Emulated], "only an emulated medium is slowed down"),
         ("bandwidth_mib_s", &[Emulated], "only an emulated medium is slowed down"),
         ("node", &[Numa], "only memory of kind numa has a node"),
@@ -231,6 +232,7 @@ fn own_keys_only(section: &Section, kind: MediumKind) -> Result<()> {
         ("path", &[Dax], "only a dax medium has a path; a file has a directory"),
         ("capacity_mib", &[Numa, File, Dax], "memory is as large as it is"),
         ("encrypt", &[Dax], "only for dax is that a choice; a file is always encrypted"),
+        ("stand_in", &[Dax], "only a dax medium has a device to stand in for"),
     ];
     for (key, kinds, why) in owners {
         if section.get(key).is_some() && !kinds.contains(&kind) {
@@ -270,7 +272,8 @@ fn place(section: &Section, kind: MediumKind) -> Result<Place> {
             let mend = "add the device or file, such as path = \"/dev/dax0.0\"";
             place.path = media::absolute(section.required("path", mend)?.text()?);
             place.is_enciphered = section.get("encrypt").map_or(Ok(true), |f| f.truth())?;
-            ("path", tried(&|| media::check_dax(&place.path, place.capacity_bytes)))
+            let stands_in = section.get("stand_in").map_or(Ok(false), |f| f.truth())?;
+            ("path", tried(&|| media::check_dax(&place.path, place.capacity_bytes, stands_in)))
         }
     };
     found.map(|()| place).map_err(|message| section.error(key, message))

@@ -14,9 +14,12 @@
 //!
 //! **dax**: a device node (`/dev/dax0.0`) or a file on a filesystem mounted with DAX, mapped
 //! shared. It cannot be unlinked, so what was written stays there: it is enciphered unless the
-//! configuration says otherwise. One process at a time may use it: whoever stores the first page
-//! takes a lock (`flock`); the tiers of the others refuse pages until it is gone. A lock at the
-//! start would give the device to the shell that starts the program.
+//! configuration says otherwise. A file begins with a mark, by which it is known again; one that
+//! holds anything else is somebody's and not touched. (A file that is not on DAX stands in for a
+//! device, in tests; the planner asks whether that is meant, `crates/cli/src/media.rs`.) One
+//! process at a time may use it: whoever stores the first page takes a lock (`flock`); the tiers
+//! of the others refuse pages until it is gone. A lock at the start would give the device to the
+//! shell that starts the program.
 
 use super::memory::{own, Arena};
 use super::proc;
@@ -30,7 +33,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 use terrace_core::tier::{MediumKind, Place};
-use terrace_store::medium::device::{BlockDevice, FileDevice};
+use terrace_store::medium::device::{holds_data, BlockDevice, FileDevice, BLOCK_BYTES, MARK};
 use terrace_store::{BlockMedium, Medium, MediumError};
 
 /// Bytes written between two looks at a node's free memory.
@@ -228,6 +231,8 @@ struct Dax {
     file: File,
     base: u64,
     len: u64,
+    /// Bytes at its front that no tier has: in a file the block with the mark.
+    head: u64,
     /// What the medium said that it was opened for.
     capacity: u64,
     /// This process holds the lock.
@@ -247,15 +252,20 @@ impl Dax {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, short));
         }
         let len = if capacity == 0 { size } else { capacity } / align * align;
-        if len == 0 {
+        let head = if file.metadata()?.is_file() { BLOCK_BYTES as u64 } else { 0 };
+        if len <= head {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is too small"));
+        }
+        if head > 0 && holds_data(&file)? {
+            let why = "it holds data, which would be overwritten; name a file of zeros";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         reserve(&file, len)?;
         let base = map_shared(&file, len)?;
         let file = protected(file)?;
         DAX_RANGES.lock().unwrap_or_else(|e| e.into_inner()).push((base, base + len));
         let (is_held, tried_at_ns) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Dax { file, base, len, capacity, is_held, tried_at_ns })
+        Ok(Dax { file, base, len, head, capacity, is_held, tried_at_ns })
     }
 
     /// Whether another medium may be on it, too: the parts of all are equal, and who may open it
@@ -270,8 +280,9 @@ impl Dax {
 
     /// One of several equal parts.
     fn part(&'static self, share: Share) -> DaxPart {
-        let len = self.len / share.of / 4096 * 4096;
-        DaxPart { dax: self, arena: Arena::over(self.base + share.index * len, len) }
+        let len = (self.len - self.head) / share.of / 4096 * 4096;
+        let base = self.base + self.head + share.index * len;
+        DaxPart { dax: self, arena: Arena::over(base, len) }
     }
 
     /// Whether the device is ours alone; takes it if it is free.
@@ -288,8 +299,21 @@ impl Dax {
         // SAFETY: a system call on our own descriptor.
         let held =
             unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 };
+        let held = held && self.mark().is_ok();
         self.is_held.store(held, Ordering::Relaxed);
         held
+    }
+
+    /// Marks a file as ours, before anything else is written. Who put something there since it was
+    /// opened keeps it.
+    fn mark(&self) -> io::Result<()> {
+        if self.head == 0 {
+            return Ok(());
+        }
+        if holds_data(&self.file)? {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.file.write_all_at(MARK, 0)
     }
 }
 
@@ -489,7 +513,8 @@ mod tests {
             let place = place(&path, is_enciphered);
             let open = || open(MediumKind::Dax, &place, 0, whole(), &mut Devices::default());
             let medium = open().expect("a device");
-            assert_eq!(medium.capacity(), 8 << 20);
+            // A block of the file is for the mark.
+            assert_eq!(medium.capacity(), (8 << 20) - 4096);
             for n in 0..2000u64 {
                 medium.accepts().expect("free");
                 medium.write(n * 4096 + 100, &secret).expect("room");
@@ -504,7 +529,8 @@ mod tests {
             let on_device = std::fs::read(&path).expect("the file");
             let plain = on_device.windows(8).filter(|w| **w == secret[..8]).count();
             assert_eq!(plain == 0, is_enciphered, "{plain} places in the clear");
-            assert!(on_device.iter().any(|b| *b != 0), "nothing was written");
+            assert!(on_device.starts_with(MARK), "the mark is gone");
+            assert!(on_device[4096..].iter().any(|b| *b != 0), "nothing was written");
             // Another process - another opening of the file - must not write over it.
             let other = open().expect("opening is allowed");
             assert_eq!(other.accepts(), Err(MediumError::Io));
@@ -520,12 +546,13 @@ mod tests {
             open(MediumKind::Dax, &place, 0, Share { index, of: 2 }, &mut devices).expect("a part")
         };
         let (a, b) = (part(0), part(1));
-        assert_eq!((a.capacity(), b.capacity()), (2 << 20, 2 << 20));
-        a.write((2 << 20) - 4, b"aaaa").expect("a write");
+        let len = (2 << 20) - 4096;
+        assert_eq!((a.capacity(), b.capacity()), (len, len));
+        a.write(len - 4, b"aaaa").expect("a write");
         b.write(0, b"bbbb").expect("the same process holds it");
-        assert_eq!(a.write((2 << 20) - 3, b"aaaa"), Err(MediumError::OutOfRange));
+        assert_eq!(a.write(len - 3, b"aaaa"), Err(MediumError::OutOfRange));
         let mut back = [0; 4];
-        a.read((2 << 20) - 4, &mut back).expect("a read");
+        a.read(len - 4, &mut back).expect("a read");
         assert_eq!(&back, b"aaaa");
         std::fs::remove_file(path).expect("removed");
     }
@@ -552,6 +579,23 @@ mod tests {
             .expect("a device");
         let has = std::fs::metadata(&path).expect("the file").blocks() * 512;
         assert!(has >= 4 << 20, "{has} bytes are there");
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn a_file_that_holds_data_stays_as_it_is() {
+        let path = device("data", 2 << 20);
+        let opened =
+            || open(MediumKind::Dax, &place(&path, true), 0, whole(), &mut Devices::default());
+        let file = OpenOptions::new().write(true).open(&path).expect("our own file");
+        let early = opened().expect("zeros");
+        file.write_all_at(b"kept", 9000).expect("room");
+        let why = opened().err().unwrap_or_default();
+        assert!(why.contains("it holds data, which would be overwritten"), "{why}");
+        // It was put there between the opening and the first page.
+        assert_eq!(early.accepts(), Err(MediumError::Io));
+        let on_device = std::fs::read(&path).expect("the file");
+        assert_eq!(on_device.iter().filter(|b| **b != 0).count(), 4, "it was written to");
         std::fs::remove_file(path).expect("removed");
     }
 

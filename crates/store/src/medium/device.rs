@@ -20,6 +20,13 @@ use std::path::Path;
 /// Bytes of a block: what every device reads and writes whole.
 pub const BLOCK_BYTES: usize = 4096;
 
+/// What the first block of a file that is mapped begins with, from before anything else is written
+/// to it. The file keeps what was stored when the process ends, and this tells it from a file of
+/// somebody else, also for a person who wonders what it is.
+pub const MARK: &[u8] = b"terrace: scratch space; each run writes over what is in this file\n";
+/// How much of a file is looked at for what is somebody else's.
+const LOOKED_AT_BYTES: u64 = 1 << 20;
+
 /// A buffer on the heap at an address that direct I/O accepts.
 ///
 /// Not an array of a type with such an alignment: on the stack, as a local or on the way into its
@@ -168,6 +175,41 @@ impl BlockDevice for FileDevice {
     }
 }
 
+/// Whether a file that would be written over holds what somebody may want to keep: its first MiB is
+/// neither zeros nor begins with [`MARK`].
+pub fn holds_data(file: &File) -> io::Result<bool> {
+    let (mut at, mut block) = (0, [0; BLOCK_BYTES]);
+    while at < LOOKED_AT_BYTES {
+        let n = match file.read_at(&mut block, at) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        if at == 0 && block[..n].starts_with(MARK) {
+            return Ok(false);
+        }
+        if block[..n].iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+        at += n as u64;
+    }
+    Ok(false)
+}
+
+/// Whether the bytes of a file are mapped where they lie (DAX) and not by way of the page cache,
+/// which is memory. It must be open for reading and not be empty.
+pub fn is_mapped_in_place(file: &File) -> bool {
+    // What is not DAX refuses MAP_SYNC.
+    let flags = libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC;
+    // SAFETY: a fresh mapping that nobody looks into, and that is gone again.
+    unsafe {
+        let null = std::ptr::null_mut();
+        let p = libc::mmap(null, BLOCK_BYTES, libc::PROT_READ, flags, file.as_raw_fd(), 0);
+        p != libc::MAP_FAILED && libc::munmap(p, BLOCK_BYTES) == 0
+    }
+}
+
 fn identity(metadata: &std::fs::Metadata) -> (u64, u64, u64) {
     (metadata.dev(), metadata.ino(), metadata.nlink())
 }
@@ -206,5 +248,39 @@ pub fn random(bytes: &mut [u8]) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> File {
+        open_unlinked(&std::env::temp_dir()).expect("a file")
+    }
+
+    #[test]
+    fn data_of_others_is_told_from_room_and_from_our_own() {
+        let (file, mib) = (file(), 1 << 20);
+        assert!(!holds_data(&file).unwrap(), "nothing is in it");
+        file.set_len(4 * mib).unwrap();
+        assert!(!holds_data(&file).unwrap(), "a hole");
+        file.write_all_at(b"x", mib).unwrap();
+        assert!(!holds_data(&file).unwrap(), "further than is looked");
+        file.write_all_at(b"x", mib - 1).unwrap();
+        assert!(holds_data(&file).unwrap());
+        file.write_all_at(MARK, 0).unwrap();
+        assert!(!holds_data(&file).unwrap(), "ours");
+        file.write_all_at(b"T", 0).unwrap();
+        assert!(holds_data(&file).unwrap(), "a mark that is not whole");
+        file.set_len(3).unwrap();
+        assert!(holds_data(&file).unwrap(), "a short file");
+    }
+
+    #[test]
+    fn a_file_in_shared_memory_is_not_mapped_in_place() {
+        let file = open_unlinked(Path::new("/dev/shm")).expect("shared memory");
+        file.set_len(1 << 20).unwrap();
+        assert!(!is_mapped_in_place(&file));
     }
 }

@@ -173,6 +173,11 @@ fn each_mistake_names_line_key_and_remedy() {
             medium("dax", "path = \"/dev/null\"\nencrypt = 1"),
             "6: medium.encrypt: integer found; write true or false",
         ),
+        (
+            medium("dax", "path = \"/dev/null\"\nstand_in = 1"),
+            "6: medium.stand_in: integer found; write true or false",
+        ),
+        (medium("file", "stand_in = true"), "5: medium.stand_in: only a dax medium has a device"),
         (medium("dax", "latency_ns = 3"), "5: medium.latency_ns: only an emulated medium"),
         (format!("{DRAM}capacity_mib = 3"), "5: medium.capacity_mib: memory is as large as it is"),
         (tier(""), "5: tier.codec: missing; add codec ="),
