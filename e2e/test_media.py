@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import HARD, Sandbox, faults_from_tiers, pages_in_tiers, unmount
+from harness import HARD, Sandbox, faults_from_tiers, pages_in_tiers, terrace_binary, unmount
 from test_hazards import UNPRIVILEGED, Compiler, face
 
 pytestmark = pytest.mark.usefixtures("can_tier")
@@ -205,6 +205,27 @@ def test_a_full_filesystem(
         tiers = run.windows()[-1]["tiers"][1:]
         assert sum(t["refused"]["pool_full"] for t in tiers) > 1000, tiers
         assert faults_from_tiers(run.windows()[-1]) > 1000, tiers
+
+
+def test_a_file_in_memory(
+    sandbox: Sandbox, program: Compiler, small_filesystem: Callable[[str, int], Path]
+) -> None:
+    """What lies on tmpfs is memory: it is said, and counted at the price of memory."""
+    folder = small_filesystem("tmpfs", 256)
+    options = options_for(sandbox, f'kind = "file"\ndirectory = "{folder}"\ncapacity_mib = 256')
+    listed = [terrace_binary(), "tiers", "list", *options[-2:]]
+    said = subprocess.run(listed, capture_output=True, text=True, check=True, timeout=20).stdout
+    assert said.count("in memory (tmpfs): saves nothing") == 2 and "direct I/O" not in said, said
+    with sandbox.start(program("linger"), options=options) as run:
+        pid = int(run.until("PID").split()[1])
+        last = run.windows()[-1]
+        tier = max(last["tiers"][1:], key=lambda t: t["pages"])
+        assert (tier["medium_kind"], tier["pool_bytes"]) == ("file", 0)
+        assert tier["dram_bytes"] > tier["stored_bytes"] > 1 << 20, tier
+        own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+        assert last["rss_bytes"] > own, "the file is not in what it takes"
+        os.kill(pid, signal.SIGTERM)
+        assert run.conclude() == 42, f"{run.lines}\n{run.stderr()}"
 
 
 # ---- memory of a node, devices -------------------------------------------------------------------

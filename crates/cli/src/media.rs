@@ -125,16 +125,19 @@ pub fn describe(medium: &Medium) -> String {
         MediumKind::Numa => format!("memory of node {}{capacity}", place.node),
         MediumKind::File => {
             let how = match FileDevice::unlinked_in(Path::new(&place.path)) {
-                Ok(device) if device.is_direct() => "direct I/O",
-                Ok(_) => "buffered, for want of direct I/O",
-                Err(_) => "cannot be opened now",
+                Ok(device) => match device.in_memory() {
+                    Some(name) => format!("in memory ({name}): saves nothing over dram"),
+                    None if device.is_direct() => "direct I/O".into(),
+                    None => "buffered, for want of direct I/O".into(),
+                },
+                Err(_) => "cannot be opened now".into(),
             };
             format!("file in {}{capacity}, encrypted, {how}", place.path)
         }
         MediumKind::Dax => {
             let how = if place.is_enciphered { "encrypted" } else { "in the clear" };
             let what = match stands_in(&place.path) {
-                true => ", in memory (a stand-in): saves nothing",
+                true => ", in memory (a stand-in): saves nothing over dram",
                 false => "",
             };
             format!("{}, mapped{capacity}, {how}{what}", place.path)
@@ -215,7 +218,7 @@ mod tests {
         assert_eq!(check_dax(name, 0, true), Ok(()));
         let place = Place { path: name.into(), ..Place::default() };
         let medium = Medium { kind: MediumKind::Dax, place, ..Medium::dram(0.1) };
-        assert!(describe(&medium).ends_with("in memory (a stand-in): saves nothing"));
+        assert!(describe(&medium).ends_with("in memory (a stand-in): saves nothing over dram"));
         assert!(toml(&medium).contains("stand_in = true"), "it is refused when it is read again");
         fs::write(&path, [&[0; 8000][..], b"a letter"].concat()).unwrap();
         let why = check_dax(name, 0, true).unwrap_err();
@@ -224,6 +227,17 @@ mod tests {
         fs::write(&path, [MARK, &[7; 8000]].concat()).unwrap();
         assert_eq!(check_dax(name, 0, true), Ok(()), "what a run before has left");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_memory_is_not_called_direct() {
+        let place = Place { path: "/dev/shm".into(), ..Place::default() };
+        let medium = Medium { kind: MediumKind::File, place, ..Medium::dram(0.1) };
+        let said = describe(&medium);
+        assert!(
+            said.ends_with(", encrypted, in memory (tmpfs): saves nothing over dram"),
+            "{said}"
+        );
     }
 
     #[test]

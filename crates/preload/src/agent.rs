@@ -522,14 +522,16 @@ impl Agent {
             let own = p.metadata_bytes + tier.medium().memory_bytes();
             let kind = self.rt.stores.config.tiers[id.index() - 1].medium;
             let beside = !matches!(kind, MediumKind::Dram | MediumKind::Emulated);
+            let hidden = hidden_bytes(tier, &p);
             let same_pages = stats::get(&c.same_pages);
             let encoded = held[id.index()].saturating_sub(same_pages);
             TierReport {
                 pages: held[id.index()],
                 same_pages,
                 stored_bytes: without_copies(&p, encoded, self.rt.copies.held()),
-                pool_bytes: p.pool_bytes + p.idle_bytes + if beside { 0 } else { own },
-                dram_bytes: if beside { own } else { 0 },
+                // What lies in memory in spite of its medium's kind costs what memory does.
+                pool_bytes: p.pool_bytes + p.idle_bytes - hidden + if beside { 0 } else { own },
+                dram_bytes: if beside { own + hidden } else { 0 },
                 faults: c.fault_ns.count(),
                 fault_ns_p50: c.fault_ns.quantile_ns(0.5),
                 fault_ns_p99: c.fault_ns.quantile_ns(0.99),
@@ -569,14 +571,16 @@ impl Agent {
     }
 
     /// The resident set without what lies on a DAX device: the kernel may count mapped pages of it
-    /// as memory, which they are not.
+    /// as memory, which they are not. With what pools have in memory that it counts for nobody.
     fn rss_bytes(&self) -> u64 {
         let (resident, shared) = proc::rss_bytes();
         let mut on_dax = 0;
         for (start, end) in media::dax_ranges() {
             self.rt.pagemap.scan(start, end, |a, b| on_dax += b - a);
         }
-        resident.saturating_sub(on_dax.min(shared))
+        let hidden: u64 =
+            self.rt.stores.iter().map(|(_, t)| hidden_bytes(t, &t.stats().pool)).sum();
+        resident.saturating_sub(on_dax.min(shared)) + hidden
     }
 
     /// Heap and stacks that are resident. The pools' bookkeeping is on the heap too and counted
@@ -590,6 +594,15 @@ impl Agent {
             |t: &terrace_store::Tier| t.stats().pool.metadata_bytes + t.medium().memory_bytes();
         let tiers: u64 = self.rt.stores.iter().map(|(_, t)| of_tier(t)).sum();
         (memory::heap_bytes() + stacks).saturating_sub(tiers)
+    }
+}
+
+/// Bytes of a tier's pool that take memory beside the resident set: files on tmpfs do.
+fn hidden_bytes(tier: &terrace_store::Tier, pool: &PoolStats) -> u64 {
+    if tier.medium().lies_in_memory() {
+        pool.pool_bytes + pool.idle_bytes
+    } else {
+        0
     }
 }
 

@@ -94,6 +94,12 @@ pub trait Medium: Send + Sync {
         0
     }
 
+    /// Whether what it holds takes the machine's memory although its kind says otherwise, and the
+    /// process' resident set does not have it: a file on a filesystem that is in memory.
+    fn lies_in_memory(&self) -> bool {
+        false
+    }
+
     /// Lets the time pass that moving so many bytes takes beyond what `read` and `write` took
     /// themselves. Apart from them so that the caller can give up its locks first.
     fn wait(&self, _bytes: usize) {}
@@ -223,6 +229,10 @@ impl<M: Medium> Medium for Emulated<M> {
         self.inner.memory_bytes()
     }
 
+    fn lies_in_memory(&self) -> bool {
+        self.inner.lies_in_memory()
+    }
+
     fn wait(&self, bytes: usize) {
         let start = Instant::now();
         let time = self.access_time(bytes);
@@ -276,6 +286,10 @@ impl<M: Medium + ?Sized> Medium for Box<M> {
 
     fn memory_bytes(&self) -> u64 {
         (**self).memory_bytes()
+    }
+
+    fn lies_in_memory(&self) -> bool {
+        (**self).lies_in_memory()
     }
 
     fn wait(&self, bytes: usize) {

@@ -33,7 +33,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 use terrace_core::tier::{MediumKind, Place};
-use terrace_store::medium::device::{holds_data, BlockDevice, FileDevice, BLOCK_BYTES, MARK};
+use terrace_store::medium::device::{
+    holds_data, is_mapped_in_place, BlockDevice, FileDevice, BLOCK_BYTES, MARK,
+};
 use terrace_store::{BlockMedium, Medium, MediumError};
 
 /// Bytes written between two looks at a node's free memory.
@@ -233,6 +235,8 @@ struct Dax {
     len: u64,
     /// Bytes at its front that no tier has: in a file the block with the mark.
     head: u64,
+    /// It is a file in the page cache, which is memory: one that stands in for a device.
+    stands_in: bool,
     /// What the medium said that it was opened for.
     capacity: u64,
     /// This process holds the lock.
@@ -261,11 +265,12 @@ impl Dax {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         reserve(&file, len)?;
+        let stands_in = head > 0 && !is_mapped_in_place(&file);
         let base = map_shared(&file, len)?;
         let file = protected(file)?;
         DAX_RANGES.lock().unwrap_or_else(|e| e.into_inner()).push((base, base + len));
         let (is_held, tried_at_ns) = (AtomicBool::new(false), AtomicU64::new(0));
-        Ok(Dax { file, base, len, head, capacity, is_held, tried_at_ns })
+        Ok(Dax { file, base, len, head, stands_in, capacity, is_held, tried_at_ns })
     }
 
     /// Whether another medium may be on it, too: the parts of all are equal, and who may open it
@@ -419,6 +424,10 @@ impl Medium for DaxPart {
         self.arena.capacity()
     }
 
+    fn lies_in_memory(&self) -> bool {
+        self.dax.stands_in
+    }
+
     fn accepts(&self) -> Result<(), MediumError> {
         if self.dax.hold() {
             Ok(())
@@ -449,6 +458,10 @@ impl BlockDevice for DaxPart {
 
     fn waits(&self) -> bool {
         false
+    }
+
+    fn lies_in_memory(&self) -> bool {
+        self.dax.stands_in
     }
 }
 
@@ -526,6 +539,7 @@ mod tests {
                 assert_eq!(back, secret);
             }
             assert!(!medium.waits());
+            assert!(medium.lies_in_memory(), "it stands in for a device");
             let on_device = std::fs::read(&path).expect("the file");
             let plain = on_device.windows(8).filter(|w| **w == secret[..8]).count();
             assert_eq!(plain == 0, is_enciphered, "{plain} places in the clear");

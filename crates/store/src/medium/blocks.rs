@@ -434,6 +434,10 @@ impl<D: BlockDevice> Medium for BlockMedium<D> {
         self.read_ns.load(Ordering::Relaxed)
     }
 
+    fn lies_in_memory(&self) -> bool {
+        self.device.lies_in_memory()
+    }
+
     fn memory_bytes(&self) -> u64 {
         // Each buffer has a block more, to be aligned.
         let buffers = RUN_BYTES + READERS_MAX * 2 * BLOCK_BYTES + (READERS_MAX + 1) * BLOCK_BYTES;

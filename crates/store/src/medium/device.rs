@@ -4,7 +4,8 @@
 //! filesystem has none): it has no name, nobody opens it by accident, and its space is free when
 //! the process ends, however it ends. It is opened with `O_DIRECT` where the filesystem allows, so
 //! that cold pages do not come back into memory as page cache; where it does not, reads and writes
-//! go through the page cache and [`FileDevice::is_direct`] says so.
+//! go through the page cache and [`FileDevice::is_direct`] says so. A filesystem in memory may take
+//! the flag, too; what lies there is memory however it is read ([`FileDevice::in_memory`]).
 //!
 //! All buffers are the runtime's own, never the application's: a read or write here never touches
 //! memory that is in a tier.
@@ -75,6 +76,11 @@ pub trait BlockDevice: Send + Sync {
     fn waits(&self) -> bool {
         true
     }
+
+    /// Whether what is on it takes the machine's memory, in spite of its kind.
+    fn lies_in_memory(&self) -> bool {
+        false
+    }
 }
 
 /// A file without a name.
@@ -85,6 +91,8 @@ pub struct FileDevice {
     /// its inode has one.
     identity: (u64, u64, u64),
     is_direct: bool,
+    /// What `fstatfs` calls the filesystem.
+    filesystem: u64,
 }
 
 impl FileDevice {
@@ -92,7 +100,8 @@ impl FileDevice {
     pub fn unlinked_in(directory: &Path) -> io::Result<FileDevice> {
         let file = open_unlinked(directory)?;
         let identity = identity(&file.metadata()?);
-        let mut device = FileDevice { file, identity, is_direct: false };
+        let filesystem = filesystem_of(&file)?;
+        let mut device = FileDevice { file, identity, is_direct: false, filesystem };
         // Set after the opening, because some filesystems refuse the two flags together.
         device.is_direct = device.set_direct(true);
         if device.is_direct {
@@ -116,6 +125,16 @@ impl FileDevice {
     /// Whether reads and writes go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.is_direct
+    }
+
+    /// Name of the filesystem if that is in memory: nothing is gained by a file there.
+    pub fn in_memory(&self) -> Option<&'static str> {
+        const RAMFS_MAGIC: u64 = 0x8584_58f6;
+        match self.filesystem {
+            n if n == libc::TMPFS_MAGIC as u64 => Some("tmpfs"),
+            RAMFS_MAGIC => Some("ramfs"),
+            _ => None,
+        }
     }
 
     /// Whether the descriptor still is that of our file.
@@ -173,6 +192,10 @@ impl BlockDevice for FileDevice {
         // keeps the space, which the next writes there use again.
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };
     }
+
+    fn lies_in_memory(&self) -> bool {
+        self.in_memory().is_some()
+    }
 }
 
 /// Whether a file that would be written over holds what somebody may want to keep: its first MiB is
@@ -212,6 +235,20 @@ pub fn is_mapped_in_place(file: &File) -> bool {
 
 fn identity(metadata: &std::fs::Metadata) -> (u64, u64, u64) {
     (metadata.dev(), metadata.ino(), metadata.nlink())
+}
+
+/// The number of the filesystem that a file is on.
+fn filesystem_of(file: &File) -> io::Result<u64> {
+    // SAFETY: zeroes are a valid statfs, which the call fills in.
+    let (rc, found) = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        (libc::fstatfs(file.as_raw_fd(), &mut found), found)
+    };
+    match rc {
+        // (Of another width elsewhere, and no number of these has the upper half.)
+        0 => Ok(found.f_type as u32 as u64),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn open_unlinked(directory: &Path) -> io::Result<File> {
@@ -275,6 +312,12 @@ mod tests {
         assert!(holds_data(&file).unwrap(), "a mark that is not whole");
         file.set_len(3).unwrap();
         assert!(holds_data(&file).unwrap(), "a short file");
+    }
+
+    #[test]
+    fn a_file_in_memory_is_known_as_such_whatever_flags_it_takes() {
+        let device = FileDevice::unlinked_in(Path::new("/dev/shm")).expect("shared memory");
+        assert_eq!((device.in_memory(), device.lies_in_memory()), (Some("tmpfs"), true));
     }
 
     #[test]
