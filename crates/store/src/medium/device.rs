@@ -142,6 +142,33 @@ impl FileDevice {
         Ok(identity(&self.file.metadata()?) == self.identity)
     }
 
+    /// Waits until what was written is on the device. The page cache takes everything; that the
+    /// device has no room, or fails, shows only now, and to nobody who does not wait for it.
+    ///
+    /// Not `fdatasync`: nothing has to outlive the system, so that the journal need not be written
+    /// nor the device's cache be emptied. But the client of NFS counts as written what its server
+    /// has in memory, and hears of a failure when it asks for more, which `fdatasync` does.
+    fn write_back(&self, offset: u64, len: usize) -> io::Result<()> {
+        if self.filesystem == libc::NFS_SUPER_MAGIC as u64 {
+            return self.file.sync_data();
+        }
+        let (offset, len) = (offset as libc::off64_t, len as libc::off64_t);
+        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+            | libc::SYNC_FILE_RANGE_WRITE
+            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        // SAFETY: a system call on our own descriptor; no memory is named.
+        if unsafe { libc::sync_file_range(self.file.as_raw_fd(), offset, len, flags) } == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            // A sandbox without the call.
+            e if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                self.file.sync_data()
+            }
+            e => Err(e),
+        }
+    }
+
     fn set_direct(&self, on: bool) -> bool {
         let flags = libc::O_RDWR | if on { libc::O_DIRECT } else { 0 };
         // SAFETY: F_SETFL on our own descriptor.
@@ -168,7 +195,8 @@ impl BlockDevice for FileDevice {
         }
         self.file.write_all_at(bytes, offset)?;
         if !self.is_direct {
-            // What just went out is cold by definition.
+            self.write_back(offset, bytes.len())?;
+            // What just went out is cold by definition, and clean, so that it can be dropped.
             // SAFETY: advice on our own descriptor; no memory is named.
             unsafe {
                 libc::posix_fadvise(
@@ -312,6 +340,23 @@ mod tests {
         assert!(holds_data(&file).unwrap(), "a mark that is not whole");
         file.set_len(3).unwrap();
         assert!(holds_data(&file).unwrap(), "a short file");
+    }
+
+    /// `/dev/null` takes what is written and cannot be synchronised, like a file whose blocks do
+    /// not get to the device.
+    #[test]
+    fn what_does_not_get_past_the_page_cache_was_not_written() {
+        let null = || OpenOptions::new().read(true).write(true).open("/dev/null").expect("it");
+        let device = |file: File, is_direct| {
+            let identity = identity(&file.metadata().expect("an open file"));
+            FileDevice { file, identity, is_direct, filesystem: 0 }
+        };
+        let mut buffer = Buffer::new(BLOCK_BYTES);
+        assert!(device(null(), true).write(0, buffer.bytes()).is_ok(), "there is no cache");
+        assert!(device(null(), false).write(0, buffer.bytes()).is_err());
+        let buffered = device(file(), false);
+        buffered.write(4096, buffer.bytes()).expect("room");
+        buffered.read(4096, buffer.bytes()).expect("a block");
     }
 
     #[test]
