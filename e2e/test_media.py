@@ -6,6 +6,7 @@ The hazard programs check every byte.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -15,7 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import HARD, Sandbox, faults_from_tiers, pages_in_tiers, terrace_binary, unmount
+from harness import (
+    HARD,
+    Sandbox,
+    faults_from_tiers,
+    pages_in_tiers,
+    terrace_binary,
+    unmount,
+    wait_until,
+)
 from test_hazards import UNPRIVILEGED, Compiler, face
 
 pytestmark = pytest.mark.usefixtures("can_tier")
@@ -213,7 +222,7 @@ def test_a_file_in_memory(
     """What lies on tmpfs is memory: it is said, and counted at the price of memory."""
     folder = small_filesystem("tmpfs", 256)
     options = options_for(sandbox, f'kind = "file"\ndirectory = "{folder}"\ncapacity_mib = 256')
-    listed = [terrace_binary(), "tiers", "list", *options[-2:]]
+    listed: list[str | Path] = [terrace_binary(), "tiers", "list", *options[-2:]]
     said = subprocess.run(listed, capture_output=True, text=True, check=True, timeout=20).stdout
     assert said.count("in memory (tmpfs): saves nothing") == 2 and "direct I/O" not in said, said
     with sandbox.start(program("linger"), options=options) as run:
@@ -252,6 +261,7 @@ def test_a_mapped_device(sandbox: Sandbox, program: Compiler) -> None:
         ("", bytes(1 << 20), "is an ordinary file, on a filesystem that is not mounted with dax"),
         ("\nstand_in = true", b"letters" * 9999, "holds data, which would be overwritten"),
     ],
+    ids=["in the page cache", "with data"],
 )
 def test_a_file_of_somebody(
     sandbox: Sandbox, stand_in: str, content: bytes, complaint: str
@@ -280,6 +290,31 @@ def test_a_device_of_an_earlier_run(sandbox: Sandbox, program: Compiler) -> None
             assert device.read_bytes().startswith(b"terrace: scratch space")
     finally:
         device.unlink()
+
+
+def test_a_device_that_another_has(sandbox: Sandbox, program: Compiler) -> None:
+    """Nothing is moved out towards what takes nothing, only to be moved back."""
+    device = Path("/dev/shm") / f"{sandbox.folder.name}.dax"
+    with device.open("wb") as file:
+        file.truncate(64 << 20)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            options = options_for(sandbox, f'kind = "dax"\npath = "{device}"\nstand_in = true')
+            with sandbox.start(program("steady"), "16", "now", options=options) as run:
+                pid = int(run.until("PID").split()[1])
+
+                def refused() -> bool:
+                    tiers = run.windows()[-1]["tiers"][1:] if run.windows() else []
+                    return bool(sum(t["refused"]["medium_failed"] for t in tiers) > 10_000)
+
+                wait_until("it is counted", refused)
+                moves = run.windows()[-1]["moves_total"]
+                os.kill(pid, signal.SIGTERM)
+                assert run.conclude() == 0, f"{run.lines}\n{run.stderr()}"
+                # A page on its way out is one that the program waits for.
+                assert (moves["demoted"], moves["faulted"]) == (0, 0), moves
+        finally:
+            device.unlink()
 
 
 def test_two_media_on_one_device(sandbox: Sandbox, program: Compiler) -> None:

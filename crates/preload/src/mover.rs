@@ -203,7 +203,7 @@ impl Mover {
         } else if self.rt.stores.get(tier).is_some() {
             let pages = region.stored_total() + region.resident.load(Ordering::Relaxed);
             self.tally = Tally::default();
-            if self.is_futile(region, tier) {
+            if self.is_closed(region, tier) || self.is_futile(region, tier) {
                 return;
             }
             self.migrate(region, tier);
@@ -214,6 +214,29 @@ impl Mover {
             t.compact(COMPACT_MOVES);
             trim(t);
         }
+    }
+
+    /// Whether the region has to stay where it is, because the tier's medium takes nothing now: its
+    /// disk is full, it rests after a failure, or another process has it. To be moved out, refused
+    /// and moved back takes 20 us a page, and the program faults on what it uses meanwhile; so what
+    /// would be refused is only counted.
+    fn is_closed(&self, region: &Region, tier: TierId) -> bool {
+        let rt = self.rt;
+        let Some(Err(refusal)) = rt.stores.get(tier).map(|(t, _)| t.accepts()) else {
+            return false;
+        };
+        let (stamp, cooling) = (rt.window_stamp(), rt.stores.config.cooling_windows);
+        let goes = |i: usize| {
+            let w = region.word(i);
+            match w.state() {
+                PageState::Stored | PageState::Same => w.tier() != tier,
+                _ => region.is_registered(i) && w.movable(tier, stamp, cooling, RETRY_WINDOWS),
+            }
+        };
+        let pages = (0..REGION_PAGES).filter(|&i| goes(i)).count() as u64;
+        let (why, _) = reason(refusal);
+        rt.stats.tiers[tier.index()].refused[why as usize].fetch_add(pages, Ordering::Relaxed);
+        true
     }
 
     /// Whether the region can stay where it is, because none of it shrinks.

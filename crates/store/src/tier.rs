@@ -225,6 +225,12 @@ impl Tier {
         &*self.medium
     }
 
+    /// Why nothing can be stored now, whatever it is: the medium is full, rests after a failure, or
+    /// is somebody else's. Not counted.
+    pub fn accepts(&self) -> Result<(), Refusal> {
+        self.medium.accepts().map_err(refusal_of)
+    }
+
     /// Stores encoded bytes and the checksum of the page they decode to. A tier of blocks finds
     /// them too big.
     pub fn store(&self, bytes: &[u8], check: u32) -> Result<Handle, Refusal> {
@@ -252,7 +258,7 @@ impl Tier {
     }
 
     fn store_bytes(&self, bytes: &[u8], check: u32) -> Result<Handle, Refusal> {
-        self.medium.accepts().map_err(refusal_of)?;
+        self.accepts()?;
         let mut pool = self.lock();
         let handle = pool.alloc(bytes.len(), check).ok_or(Refusal::PoolFull)?;
         let extent = pool.locate(handle).ok_or(Refusal::PoolFull)?.extent;
@@ -352,8 +358,8 @@ impl Tier {
         scratch: &mut Page,
     ) -> Result<(Handle, Option<usize>), Refusal> {
         // Not worth encoding for a medium that rests. Its turn to try again comes all the same.
-        if let Err(why) = self.medium.accepts() {
-            return Err(self.refuse(refusal_of(why)));
+        if let Err(refusal) = self.accepts() {
+            return Err(self.refuse(refusal));
         }
         if let Some(blocks) = &self.blocks {
             let stored = blocks.store(self, encoder, page, scratch);

@@ -60,6 +60,8 @@ fn every_composition_gives_back_what_it_took() {
 struct Failing {
     inner: HeapMedium,
     fail: &'static AtomicBool,
+    /// Why it takes nothing.
+    closed: Option<MediumError>,
 }
 
 impl Medium for Failing {
@@ -81,12 +83,31 @@ impl Medium for Failing {
     fn capacity(&self) -> u64 {
         self.inner.capacity()
     }
+    fn accepts(&self) -> Result<(), MediumError> {
+        self.closed.map_or(Ok(()), Err)
+    }
+}
+
+#[test]
+fn a_tier_says_why_its_medium_takes_nothing() {
+    static FAIL: AtomicBool = AtomicBool::new(false);
+    for (closed, wanted) in [
+        (None, Ok(())),
+        (Some(MediumError::Full), Err(Refusal::PoolFull)),
+        (Some(MediumError::Io), Err(Refusal::MediumFailed)),
+    ] {
+        let medium = Failing { inner: HeapMedium::new(PAGE_SIZE), fail: &FAIL, closed };
+        let tier = Tier::new(&spec(Pool::Zbud, Codec::Lz4), Box::new(medium), 2000);
+        assert_eq!(tier.accepts(), wanted);
+        assert_eq!(tier.stats().refusals, [0; 4], "nothing was refused yet");
+        assert_eq!(tier.store(&[1; 100], 0).map(drop), wanted);
+    }
 }
 
 #[test]
 fn each_refusal_has_its_counter_and_leaves_nothing_behind() {
     static FAIL: AtomicBool = AtomicBool::new(false);
-    let medium = Failing { inner: HeapMedium::new(2 * PAGE_SIZE), fail: &FAIL };
+    let medium = Failing { inner: HeapMedium::new(2 * PAGE_SIZE), fail: &FAIL, closed: None };
     let tier = Tier::new(&spec(Pool::Zbud, Codec::Lz4), Box::new(medium), 2000);
     assert_eq!(tier.store(&[1; 2001], 0), Err(Refusal::TooBig));
     let mut encoder = Encoder::new(Codec::Lz4, 1).unwrap();

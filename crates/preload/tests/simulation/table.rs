@@ -11,7 +11,7 @@ use crate::queue::Queue;
 use crate::region::Region;
 use crate::runtime::Runtime;
 use crate::schedule::{self, Stop, Style};
-use crate::sys::{memory, thread};
+use crate::sys::{media, memory, thread};
 use crate::watch::Watched;
 use crate::world::{Setting, World};
 use crate::{agent, app, forks, standstill};
@@ -127,6 +127,7 @@ const SLOW: TierId = TierId(2);
 pub fn check() -> Result<(), String> {
     forks_older_than_the_runtime().map_err(|why| format!("a fork and its runtime: {why}"))?;
     watched_pages_say_whether_they_were_touched().map_err(|why| format!("watched pages: {why}"))?;
+    a_tier_that_takes_nothing_has_nothing_moved().map_err(|why| format!("a full disk: {why}"))?;
     for newest in [Newest::Copy, Newest::Move, Newest::Watch] {
         for (event, outcomes) in TABLE {
             for (before, wanted) in ROWS.into_iter().zip(outcomes) {
@@ -211,6 +212,41 @@ fn watched_pages_say_whether_they_were_touched() -> Result<(), String> {
         match count() {
             (2, 1) => Ok(()),
             other => Err(format!("{other:?} instead of one hit of two samples")),
+        }
+    })
+}
+
+/// No page is moved out towards a tier whose medium takes nothing: not one word changes, and what
+/// would have been refused is counted.
+fn a_tier_that_takes_nothing_has_nothing_moved() -> Result<(), String> {
+    const PAGES: u64 = 3;
+    let mut setting = Setting::of(1);
+    setting.style = Style { call: 1, swap: 0, load: 0, hold: 0 };
+    setting.faults = kernel::Faults::default();
+    setting.config.cooling_windows = 0;
+    setting.config.torture_seed = 0;
+    setting.config.tiers[SLOW.index() - 1].place.path = media::CLOSED.into();
+    play_in(&setting, |rt, queue| {
+        let region = rt.table.get_or_create(START).expect("a region");
+        kernel::mmap(MAIN, START, PAGES * PAGE);
+        for n in 0..PAGES {
+            let at = START + n * PAGE;
+            kernel::access(MAIN, at, true, |p| p[0] = 1).map_err(|e| format!("{e:?}"))?;
+        }
+        let pages = 0..PAGES as usize;
+        region.make_words(pages.clone());
+        if !rt.doorbell.call(move |pager| pager.register(region, pages.clone())) {
+            return Err("not registered".into());
+        }
+        let words = || (0..PAGES as usize).map(|i| region.word(i)).collect::<Vec<_>>();
+        let before = words();
+        queue.replace([(region, SLOW)]);
+        until("carried out", || queue.is_idle())?;
+        let counted = rt.stats.tiers[SLOW.index()].refused[1].load(Ordering::Relaxed);
+        match words() == before {
+            true if counted == PAGES => Ok(()),
+            true => Err(format!("{counted} of {PAGES} pages were counted as refused")),
+            false => Err(format!("moved out and back: {:?}", words())),
         }
     })
 }

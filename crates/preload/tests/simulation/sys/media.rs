@@ -18,6 +18,9 @@ pub struct Share {
 #[derive(Debug, Default)]
 pub struct Devices(());
 
+/// The place of a medium that takes nothing.
+pub const CLOSED: &str = "/closed";
+
 /// Opens the medium of one tier. A file is one that takes its time.
 pub fn open(
     kind: MediumKind,
@@ -28,7 +31,8 @@ pub fn open(
 ) -> Result<Box<dyn Medium>, String> {
     let capacity = if place.capacity_bytes == 0 { memory_bytes } else { place.capacity_bytes };
     let heap = HeapMedium::new(capacity as usize);
-    Ok(Box::new(Fake { heap, is_slow: kind == MediumKind::File, waited: Mutex::default() }))
+    let (is_slow, is_closed) = (kind == MediumKind::File, place.path == CLOSED);
+    Ok(Box::new(Fake { heap, is_slow, is_closed, waited: Mutex::default() }))
 }
 
 /// A medium that lets others go first where the store holds no lock. A slow one does so when it is
@@ -37,6 +41,7 @@ pub fn open(
 struct Fake {
     heap: HeapMedium,
     is_slow: bool,
+    is_closed: bool,
     /// Threads whose last read waited.
     waited: Mutex<Vec<Option<usize>>>,
 }
@@ -88,6 +93,7 @@ impl Medium for Fake {
 
     fn accepts(&self) -> Result<(), MediumError> {
         match schedule::random(|r| r.below(60)) {
+            _ if self.is_closed => Err(MediumError::Full),
             0 => Err(MediumError::Full),
             1 => Err(MediumError::Io),
             _ => Ok(()),
