@@ -448,8 +448,9 @@ impl Mover {
                 if incompressible {
                     self.tally.refused();
                 }
-                // What is held twice goes first.
-                if refusal == Refusal::PoolFull {
+                // What is held twice goes first, where that can make room: there are copies only in
+                // tiers whose moves are copies, and none of them takes room of a full disk.
+                if refusal == Refusal::PoolFull && t.moves_are_copies() {
                     rt.give_up_copies();
                 }
                 counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
