@@ -3,8 +3,10 @@
 //! A message is a little-endian `u32` length of what follows, a type byte and the fields in the
 //! order of the structs below. Both sides are of one build (the planner refuses another
 //! [`VERSION`]), so there is no field negotiation. Decoding is total: any bytes give a message or
-//! [`Malformed`], never a panic and never an allocation larger than the message itself, because
-//! a broken peer must not be able to hurt a host program.
+//! [`Malformed`], never a panic and never an allocation of more than a few times the message,
+//! because a broken peer must not be able to hurt a host program. (Counts are held against the
+//! bytes that are there before anything is allocated, and a decoded item is at most four times as
+//! long as its bytes.)
 
 use crate::looks::Watching;
 use crate::shrink::Shrunk;
@@ -18,6 +20,9 @@ pub const VERSION: u32 = 13;
 pub const NOTE_BYTES_MAX: usize = 64 << 10;
 /// Largest message either side accepts: 100,000 regions of report (40 bytes each) with room.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Longest latency that an emulated medium can have, nanoseconds: the pager waits for it, and a
+/// page fault of a second helps nobody.
+pub const LATENCY_NS_MAX: u64 = 1_000_000_000;
 
 /// The bytes are not a message of this version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,9 +48,10 @@ pub struct TierConfig {
     pub pool: Pool,
     /// What the medium is made of.
     pub medium: MediumKind,
-    /// Added access latency of an emulated medium, nanoseconds.
+    /// Added access latency of an emulated medium, nanoseconds, at most [`LATENCY_NS_MAX`].
     pub latency_ns: u64,
-    /// Bandwidth of an emulated medium, MiB/s, 0 for unlimited.
+    /// Bandwidth of an emulated medium, MiB/s, 0 for unlimited. (Whatever it is, a page takes 4 ms
+    /// at most.)
     pub bandwidth_mib_s: u64,
     /// Where the medium is.
     pub place: Place,
@@ -522,7 +528,7 @@ fn decode_configure(r: &mut Reader<'_>) -> Result<Configure, Malformed> {
             level,
             pool: Pool::from_wire(r.u8()?).ok_or(Malformed)?,
             medium: MediumKind::from_wire(r.u8()?).ok_or(Malformed)?,
-            latency_ns: r.u64()?,
+            latency_ns: Some(r.u64()?).filter(|&ns| ns <= LATENCY_NS_MAX).ok_or(Malformed)?,
             bandwidth_mib_s: r.u64()?,
             place: decode_place(r)?,
             block_kib: decode_block_kib(r, codec)?,

@@ -11,7 +11,8 @@ use terrace_core::state::REGION_BYTES;
 use terrace_core::tier::{Codec, MediumKind, Place, Pool, TierId, MAX_TIERS, PATH_BYTES_MAX};
 use terrace_core::wire::{
     encode_refusal, split_message, Configure, FromRuntime, Hello, Malformed, PlanEntry,
-    RegionReport, Report, TierConfig, TierReport, ToRuntime, NOTE_BYTES_MAX, VERSION,
+    RegionReport, Report, TierConfig, TierReport, ToRuntime, LATENCY_NS_MAX, NOTE_BYTES_MAX,
+    VERSION,
 };
 
 /// Messages unless `TERRACE_FUZZ_RUNS` says otherwise: two or three seconds.
@@ -64,7 +65,7 @@ fn configure(r: &mut Random) -> Configure {
             },
             pool: r.pick(&Pool::ALL),
             medium: MediumKind::from_wire(r.below(5) as u8).unwrap_or(MediumKind::Dram),
-            latency_ns: r.number(),
+            latency_ns: r.pick(&[0, 0, 1, 300, 300, LATENCY_NS_MAX, LATENCY_NS_MAX + 1]),
             bandwidth_mib_s: r.number(),
             place: Place {
                 path: text(r),
@@ -164,7 +165,7 @@ fn is_path(path: &str) -> bool {
 fn is_sound(c: &Configure) -> bool {
     let tier = |t: &TierConfig| {
         let (lo, hi) = t.codec.levels();
-        (lo..=hi).contains(&t.level) && is_path(&t.place.path)
+        (lo..=hi).contains(&t.level) && is_path(&t.place.path) && t.latency_ns <= LATENCY_NS_MAX
     };
     (64..=4096).contains(&c.cutoff_bytes)
         && c.samples_per_region <= 64

@@ -129,6 +129,29 @@ fn sizes_of_repeated_items_are_what_the_bounds_assume() {
 }
 
 #[test]
+fn what_is_decoded_is_a_few_times_as_long_as_its_bytes() {
+    for (size, bytes) in [
+        (size_of::<PlanEntry>(), PLAN_ENTRY_BYTES),
+        (size_of::<TierConfig>(), TIER_CONFIG_BYTES),
+        (size_of::<RegionReport>(), REGION_REPORT_BYTES),
+        (size_of::<TierReport>(), TIER_REPORT_BYTES),
+    ] {
+        assert!(size <= 4 * bytes, "{size} bytes for {bytes}");
+    }
+}
+
+#[test]
+fn the_pager_waits_for_no_emulated_medium_longer_than_a_second() {
+    for (latency_ns, is_sane) in
+        [(0, true), (LATENCY_NS_MAX, true), (LATENCY_NS_MAX + 1, false), (u64::MAX, false)]
+    {
+        let message = configure(vec![TierConfig { latency_ns, ..tier() }]);
+        let decoded = ToRuntime::decode(body(&message.encode()));
+        assert_eq!(decoded, if is_sane { Ok(message) } else { Err(Malformed) }, "{latency_ns}");
+    }
+}
+
+#[test]
 fn a_path_is_absolute_and_bounded() {
     let long = format!("/{}", "x".repeat(PATH_BYTES_MAX - 1));
     let good = configure(vec![on(MediumKind::File, &long)]);
