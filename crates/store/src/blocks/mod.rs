@@ -121,7 +121,8 @@ impl Blocks {
         }
         let check = checksum(page);
         for _ in 0..FULL_MAX {
-            let put = self.lock().put_new(page, check);
+            let put = self.put(|table| Some(table.put_new(page, check)));
+            let Some(put) = put else { return Err(Refusal::PoolFull) };
             match put {
                 (Put::Done, Some(handle)) => return Ok(handle),
                 (Put::Full(block, pages), Some(handle)) => {
@@ -247,6 +248,19 @@ impl Blocks {
 
     // ---- inside ----------------------------------------------------------------------------
 
+    /// Puts a page into the table by `put`. A block that is begun for it needs a buffer, of zeros:
+    /// made before the lock is taken, which a fault may wait for.
+    fn put<T>(&self, put: impl Fn(&mut Table) -> Option<(Put, T)>) -> Option<(Put, T)> {
+        loop {
+            let done = put(&mut self.lock());
+            if !matches!(done, Some((Put::NoBuffer, _))) {
+                return done;
+            }
+            let buffer = Arc::from(vec![0; self.pages * PAGE_SIZE]);
+            self.lock().give_buffer(buffer);
+        }
+    }
+
     /// Compresses a full block and stores it. On error it stays where it is, to be sealed later.
     fn seal(&self, tier: &Tier, full: Full) -> Result<(), Refusal> {
         let Some(mut sealer) = self.take_sealer() else {
@@ -327,7 +341,8 @@ impl Blocks {
                     }
                 }
                 let check = checksum(&page);
-                let put = self.lock().put_again((block, index), frame.number, &page, check);
+                let from = ((block, index), frame.number);
+                let put = self.put(|table| table.put_again(from.0, from.1, &page, check));
                 let full = match put {
                     Some((Put::Done, pieces)) => {
                         moves += 1;
@@ -340,7 +355,9 @@ impl Blocks {
                         (block, pages)
                     }
                     Some((Put::First(block, pages), _)) => (block, pages),
-                    Some((Put::NoRoom, _)) => return Emptied { moves, ended: Ended::NoRoom },
+                    Some((Put::NoRoom | Put::NoBuffer, _)) => {
+                        return Emptied { moves, ended: Ended::NoRoom }
+                    }
                     None if !is_live(index) => break,
                     // Its checksum differs. Whoever wants the page shall find that out, so it
                     // stays as it is.

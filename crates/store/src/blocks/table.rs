@@ -93,6 +93,8 @@ pub(super) enum Put {
     Full(BlockId, Arc<[u8]>),
     /// It is not: this full block has to be sealed first.
     First(BlockId, Arc<[u8]>),
+    /// It is not: [`Table::give_buffer`] is due first, which whoever has the lock does not make.
+    NoBuffer,
     /// It is not: there are too many blocks.
     NoRoom,
 }
@@ -179,6 +181,11 @@ impl Table {
             sealed: 0,
             raw: 0,
         }
+    }
+
+    /// Takes a buffer of a block's length for the next one that is begun.
+    pub(super) fn give_buffer(&mut self, buffer: Arc<[u8]>) {
+        self.spares.push(buffer);
     }
 
     /// Live pages.
@@ -338,11 +345,10 @@ impl Table {
             filling.is_sealing = true;
             return Err(Put::First(block, filling.pages.clone()));
         }
-        let bytes = self.pages * PAGE_SIZE;
         // (Somebody may still be about to let go of a spare one.)
         let is_free = |spare: &mut Arc<[u8]>| Arc::get_mut(spare).is_some();
         let spare = self.spares.pop().and_then(|mut s| is_free(&mut s).then_some(s));
-        let pages = spare.unwrap_or_else(|| Arc::from(vec![0; bytes]));
+        let Some(pages) = spare else { return Err(Put::NoBuffer) };
         let block = self.new_block().ok_or(Put::NoRoom)?;
         self.filling.push(Filling { block, pages, is_sealing: false });
         Ok((block, 0))

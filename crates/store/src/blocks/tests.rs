@@ -424,3 +424,17 @@ fn a_trial_says_what_a_block_would_take() {
     assert_eq!(trial.run(&hard, clock), Some(Tried { len: None, encode_ns: 10, decode_ns: 0 }));
     assert!(trial.run(&block, clock).unwrap().len.is_some(), "it forgets what did not fit");
 }
+
+/// A fault may wait for the table's lock.
+#[test]
+fn the_buffer_of_a_block_is_not_made_under_the_lock() {
+    let mut table = Table::new(2);
+    let (page, buffer) = (text(1), || Arc::from(vec![0; 2 * PAGE_SIZE]));
+    assert!(matches!(table.put_new(&page, 0), (Put::NoBuffer, None)));
+    table.give_buffer(buffer());
+    assert!(matches!(table.put_new(&page, 0), (Put::Done, Some(_))));
+    assert!(matches!(table.put_new(&page, 0), (Put::Full(..), Some(_))), "one buffer is enough");
+    assert!(matches!(table.put_new(&page, 0), (Put::NoBuffer, None)));
+    assert_eq!(table.live(), 2);
+    table.validate();
+}

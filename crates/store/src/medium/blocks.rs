@@ -242,15 +242,13 @@ impl<D: BlockDevice> BlockMedium<D> {
         let numbers = first..first + len as u64;
         let result = self.complete(numbers.clone(), &mut buffer[..BLOCK_BYTES]).and_then(|()| {
             let run = &mut buffer[..len * BLOCK_BYTES];
-            {
-                let mut blocks = lock(&self.blocks);
-                for (number, out) in numbers.clone().zip(run.chunks_exact_mut(BLOCK_BYTES)) {
-                    blocks.snapshot(number, out)?;
-                }
-            }
             for (number, out) in numbers.clone().zip(run.chunks_exact_mut(BLOCK_BYTES)) {
-                // Only this thread changes counts.
-                let count = lock(&self.blocks).count(number);
+                // One at a time: a fault may wait for this lock, and a copy takes a microsecond.
+                let count = {
+                    let mut blocks = lock(&self.blocks);
+                    blocks.snapshot(number, out)?;
+                    blocks.count(number)
+                };
                 self.cipher.apply(number, count, 0, out);
             }
             self.device.write(first * BLOCK_BYTES as u64, run).map_err(|e| {
