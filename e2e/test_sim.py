@@ -164,3 +164,24 @@ def test_generated_traces_are_simulated_and_merged(tmp_path: Path) -> None:
     merged = tmp_path / "all"
     sim("--merge", *paths, "-o", merged)
     assert "merged, 14 processes" in sim(merged, "--policy", "slowdown")
+
+
+def test_where_results_go_is_tried_first(tmp_path: Path) -> None:
+    """An error costs no work, and what is found out all the same costs no result."""
+    trace = tmp_path / "zipf"
+    size = ("--generate", "zipf", "--regions", "20", "--windows", "40")
+    sim(*size, "--out", trace)
+    said = sim(trace, "--json", tmp_path / "no" / "x.json", fails=True)
+    assert said.startswith("terrace: --json: there is no folder "), said
+    said = sim(*size, "--out", tmp_path / "no" / "zipf", fails=True)
+    assert said.startswith("terrace: --out: there is no folder "), said
+    said = sim(trace, "--out", tmp_path / "x", fails=True)
+    assert said.startswith("terrace: --out is where a trace goes that is made; add "), said
+    command = [str(terrace_binary()), "sim", str(trace), "--policy", "waterfall"]
+    command += ["--json", "/dev/full"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "waterfall moderate" in done.stdout
+    assert done.stderr.startswith("terrace: --json: /dev/full cannot be written: "), done.stderr
+    left = [path.name for path in tmp_path.iterdir()]
+    assert left == ["zipf"]

@@ -27,6 +27,7 @@ pub mod doctor;
 pub mod explain;
 pub mod machine;
 pub mod media;
+mod output;
 pub mod policy;
 pub mod preflight;
 pub mod preset;

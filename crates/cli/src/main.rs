@@ -111,10 +111,7 @@ fn main() -> ExitCode {
         Verb::Tiers { verb: TiersVerb::Characterize(args) } => {
             tiers::characterize::run(args).map(|()| 0)
         }
-        Verb::Sim(args) => sim::run(args).map(|text| {
-            print!("{text}");
-            0
-        }),
+        Verb::Sim(args) => sim::run(args).map(|()| 0),
         Verb::Demo(args) => demo::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Churn(args) } => bench::churn::run(args).map(|()| 0),
         Verb::Bench { verb: BenchVerb::Demote(args) } => bench::demote::run(args).map(|()| 0),

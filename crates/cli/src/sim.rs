@@ -21,6 +21,7 @@ use terrace_core::load::Load;
 
 use crate::config::{check_core_price, option, Config, PolicyKind, Threshold, WINDOW_S_DEFAULT};
 use crate::demo::random::mix;
+use crate::output;
 use crate::preset::Preset;
 use crate::trace::read::{self, Trace};
 use crate::trace::{write, PolicyMeta};
@@ -111,42 +112,57 @@ pub struct SimArgs {
     /// Join the traces into one of all their applications
     #[arg(long, requires = "out")]
     merge: bool,
-    /// Where a generated or merged trace goes
+    /// Where a generated or merged trace goes; with --generate or --merge only
     #[arg(long, short, value_name = "TRACE")]
     out: Option<PathBuf>,
 }
 
-/// Runs it; the text is for the terminal.
-pub fn run(args: SimArgs) -> Result<String> {
-    if let (true, Some(out)) = (args.generate.is_some() || args.merge, &args.out) {
-        // Before the work, and again after it (`put_new`).
-        write::refuse_taken(out).context("--out")?;
-    }
-    if let (Some(kind), Some(out)) = (args.generate, &args.out) {
-        ensure!(args.regions > 0 && args.windows > 0, "--regions and --windows must not be 0");
-        ensure!(args.window >= 0.01 && args.window <= 86_400.0, "--window must be 0.01 to 86400");
-        ensure!((1..=1 << 16).contains(&args.threads), "--threads must be 1 to 65536");
-        let mut config = config(args.tiers.as_deref().unwrap_or(Preset::Auto.name()))?;
-        config.run.window_s = args.window;
-        let SimArgs { regions, windows, threads, seed, .. } = args;
-        let size = generate::Size { regions, windows, threads, seed };
-        let mut trace = generate::generate(kind, size, &config);
-        return save(&mut trace, out);
-    }
-    if let (true, Some(out)) = (args.merge, &args.out) {
-        let traces: Result<Vec<Trace>> = args.traces.iter().map(|path| read::read(path)).collect();
-        return save(&mut merge(traces?)?, out);
+/// Runs it, and prints what came of it.
+pub fn run(args: SimArgs) -> Result<()> {
+    match &args.out {
+        Some(out) if args.generate.is_some() || args.merge => {
+            // Before the work, and again after it (`put_new`).
+            write::refuse_taken(out).context("--out")?;
+            output::check("--out", out)?;
+            ensure!(args.json.is_none(), "--json is for results, and none come of making a trace");
+            print!("{}", make(&args, out)?);
+            return Ok(());
+        }
+        Some(_) => bail!(
+            "--out is where a trace goes that is made; add --generate KIND or --merge, or name a \
+             file for the results with --json"
+        ),
+        None => {}
     }
     let [path] = &args.traces[..] else {
         bail!("one trace at a time; `terrace sim --merge A B -o TRACE` makes one of several");
     };
+    args.json.as_ref().map_or(Ok(()), |json| output::check("--json", json))?;
     let report = simulate(&args, path)?;
+    // First, so that it is not lost with a disk that is full by now.
+    print!("{}", report.table());
     if let Some(json) = &args.json {
         let text = serde_json::to_string_pretty(&report)? + "\n";
         std::fs::write(json, text)
             .with_context(|| format!("--json: {} cannot be written", json.display()))?;
     }
-    Ok(report.table())
+    Ok(())
+}
+
+/// Generates or merges; the text is for the terminal.
+fn make(args: &SimArgs, out: &Path) -> Result<String> {
+    let Some(kind) = args.generate else {
+        let traces: Result<Vec<Trace>> = args.traces.iter().map(|path| read::read(path)).collect();
+        return save(&mut merge(traces?)?, out);
+    };
+    ensure!(args.regions > 0 && args.windows > 0, "--regions and --windows must not be 0");
+    ensure!(args.window >= 0.01 && args.window <= 86_400.0, "--window must be 0.01 to 86400");
+    ensure!((1..=1 << 16).contains(&args.threads), "--threads must be 1 to 65536");
+    let mut config = config(args.tiers.as_deref().unwrap_or(Preset::Auto.name()))?;
+    config.run.window_s = args.window;
+    let &SimArgs { regions, windows, threads, seed, .. } = args;
+    let size = generate::Size { regions, windows, threads, seed };
+    save(&mut generate::generate(kind, size, &config), out)
 }
 
 fn save(trace: &mut Trace, out: &Path) -> Result<String> {

@@ -30,6 +30,7 @@ use crate::config::{saved, Config};
 use crate::demo::progress::Progress;
 use crate::demo::redis::TempDir;
 use crate::machine::Machine;
+use crate::output;
 use crate::preflight::uffd_probe;
 use crate::preset;
 use crate::say;
@@ -201,9 +202,7 @@ impl CharacterizeArgs {
             );
         }
         for (option, path) in [("--json", &self.json), ("--plot", &self.plot)] {
-            let Some(folder) = path.as_ref().and_then(|p| p.parent()) else { continue };
-            let there = folder.as_os_str().is_empty() || folder.is_dir();
-            ensure!(there, "{option}: there is no folder {}; make it first", folder.display());
+            path.as_ref().map_or(Ok(()), |path| output::check(option, path))?;
         }
         Ok(())
     }
