@@ -216,7 +216,7 @@ impl std::fmt::Display for Threshold {
             Threshold::Conservative => f.write_str("conservative"),
             Threshold::Moderate => f.write_str("moderate"),
             Threshold::Aggressive => f.write_str("aggressive"),
-            Threshold::Share(share) => write!(f, "{}%", share * 100.0),
+            Threshold::Share(share) => write!(f, "{}%", percent(*share)),
             Threshold::Hotness(hotness) => write!(f, "{hotness}"),
         }
     }
@@ -552,6 +552,20 @@ pub(crate) fn parse_money(text: &str) -> Result<Money, String> {
     }
 }
 
+/// An amount of money as [`parse_money`] reads it.
+pub(crate) fn money_text(money: Money) -> String {
+    match money {
+        Money::Usd(usd) => format!("{usd:?}"),
+        Money::Share(share) => format!("{:?}%", percent(share)),
+    }
+}
+
+/// A share in per cent, past the rounding of the product, so that what is read back is what was
+/// written.
+pub(crate) fn percent(share: f64) -> f64 {
+    (share * 100.0 * 1e10).round() / 1e10
+}
+
 pub(crate) fn check_core_price(usd: f64) -> Result<f64, String> {
     check_number(usd, 0.0, 10_000.0, "US dollars per core and month")
 }
@@ -743,7 +757,7 @@ mod tests {
 
     #[test]
     fn thresholds_print_as_they_are_read() {
-        for text in ["conservative", "moderate", "aggressive", "45%", "12"] {
+        for text in ["conservative", "moderate", "aggressive", "45%", "7%", "12"] {
             assert_eq!(Threshold::parse(text).unwrap().to_string(), text);
         }
     }

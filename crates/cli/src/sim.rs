@@ -16,15 +16,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
-use clap::ValueEnum;
 use terrace_core::load::Load;
 
-use crate::config::{check_core_price, option, Config, PolicyKind, Threshold, WINDOW_S_DEFAULT};
+use crate::config::{check_core_price, option, Config, WINDOW_S_DEFAULT};
 use crate::demo::random::mix;
 use crate::output;
 use crate::preset::Preset;
 use crate::trace::read::{self, Trace};
-use crate::trace::{write, PolicyMeta};
+use crate::trace::write;
 use candidates::{Candidate, PolicyArgs};
 use hindsight::Hindsight;
 use replay::Outcome;
@@ -294,7 +293,7 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
         }
     };
     let mut asked = args.policies.candidates(&base)?;
-    let as_recorded = live.is_some().then(|| recorded(&trace.meta.policy, &base)).flatten();
+    let as_recorded = live.is_some().then(|| trace.meta.policy.policy()).flatten();
     let own = as_recorded.map(|policy| Candidate {
         name: "as recorded".into(),
         policy,
@@ -342,7 +341,10 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
         sample: args.sample,
         seed: args.seed,
         tiers,
-        live: live.map(|live| Live::new(&live, own_at.map(|at| &outcomes[at]))),
+        live: live.map(|live| {
+            let unknown = trace.meta.policy.unknown();
+            Live::new(&live, own_at.map(|at| &outcomes[at]), unknown)
+        }),
         headline: Headline::new(bar.as_ref().map(|b| &b.policy).or(policies.first())),
         policies,
         bar,
@@ -376,17 +378,6 @@ fn base(args: &SimArgs, trace: &Trace) -> Result<Config> {
         None => meta.policy.usd_per_core_month,
     };
     Ok(config)
-}
-
-/// The policy that was in force while a trace was recorded, if it can be had here.
-fn recorded(meta: &PolicyMeta, base: &Config) -> Option<crate::config::PolicyConfig> {
-    Some(crate::config::PolicyConfig {
-        kind: PolicyKind::from_str(&meta.kind, false).ok()?,
-        alpha: meta.alpha,
-        max_slowdown: meta.max_slowdown,
-        threshold: Threshold::parse(&meta.threshold).ok()?,
-        ..base.policy
-    })
 }
 
 /// Runs each candidate, on as many threads as there are processors.

@@ -7,12 +7,13 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use terrace_core::cost::{TierCost, MOVE_NS_PER_PAGE};
 use terrace_core::plan::Ratios;
 use terrace_core::tier::{Codec, TierSpec, MAX_TIERS};
 
-use crate::config::Config;
+use crate::config::{self, ColdAgeConfig, Config, PolicyConfig, PolicyKind, Threshold};
 use crate::machine::Machine;
 use crate::sim::costs;
 
@@ -159,12 +160,71 @@ pub struct PolicyMeta {
     pub kind: String,
     /// Knob of `analytical`.
     pub alpha: f64,
+    /// In the place of `alpha`, as `budget_money` of a file has it; none also in traces from before
+    /// 2026-11-29, which do not say.
+    #[serde(default)]
+    pub budget_money: Option<String>,
     /// Knob of `slowdown`, a share.
     pub max_slowdown: f64,
-    /// Knob of `waterfall`.
+    /// Knob of `waterfall` and `two-tier`.
     pub threshold: String,
+    /// The tier of `two-tier`, from 1; none in traces from before 2026-11-29.
+    #[serde(default)]
+    pub two_tier: Option<u8>,
+    /// Knobs of `cold-age`; none in traces from before 2026-11-29.
+    #[serde(default)]
+    pub cold_age: Option<ColdAgeConfig>,
     /// Price of processor time.
     pub usd_per_core_month: f64,
+}
+
+impl PolicyMeta {
+    /// That of a run by this configuration.
+    fn of(config: &Config) -> PolicyMeta {
+        let policy = &config.policy;
+        PolicyMeta {
+            kind: match config.run.torture_seed {
+                0 => policy.kind.name().into(),
+                _ => "torture".into(),
+            },
+            alpha: policy.alpha,
+            budget_money: policy.money.map(config::money_text),
+            max_slowdown: policy.max_slowdown,
+            threshold: policy.threshold.to_string(),
+            two_tier: Some(policy.two_tier),
+            cold_age: Some(policy.cold_age),
+            usd_per_core_month: policy.usd_per_core_month,
+        }
+    }
+
+    /// The policy, if it can be had here. Knobs that the trace does not say are the usual ones
+    /// ([`Self::unknown`]).
+    pub fn policy(&self) -> Option<PolicyConfig> {
+        let usual = PolicyConfig::default();
+        let money = self.budget_money.as_deref().map(config::parse_money);
+        Some(PolicyConfig {
+            kind: PolicyKind::from_str(&self.kind, false).ok()?,
+            alpha: self.alpha,
+            money: money.transpose().ok()?,
+            max_slowdown: self.max_slowdown,
+            threshold: Threshold::parse(&self.threshold).ok()?,
+            two_tier: self.two_tier.unwrap_or(usual.two_tier),
+            cold_age: self.cold_age.unwrap_or(usual.cold_age),
+            usd_per_core_month: self.usd_per_core_month,
+        })
+    }
+
+    /// A knob that this policy goes by and the trace does not say, as a file has it.
+    pub fn unknown(&self) -> Option<&'static str> {
+        let is_old = self.two_tier.is_none() || self.cold_age.is_none();
+        match PolicyKind::from_str(&self.kind, false).ok()? {
+            // What had a budget of money has its alpha all the same.
+            PolicyKind::Analytical if is_old => Some("budget_money"),
+            PolicyKind::TwoTier if self.two_tier.is_none() => Some("two_tier"),
+            PolicyKind::ColdAge if self.cold_age.is_none() => Some("cold_age"),
+            _ => None,
+        }
+    }
 }
 
 /// What is known of a whole trace.
@@ -219,16 +279,7 @@ impl Meta {
             source: "generated".into(),
             is_exact: true,
             window_s: config.run.window_s,
-            policy: PolicyMeta {
-                kind: match config.run.torture_seed {
-                    0 => config.policy.kind.name().into(),
-                    _ => "torture".into(),
-                },
-                alpha: config.policy.alpha,
-                max_slowdown: config.policy.max_slowdown,
-                threshold: config.policy.threshold.to_string(),
-                usd_per_core_month: config.policy.usd_per_core_month,
-            },
+            policy: PolicyMeta::of(config),
             tiers: tiers(config, costs, known),
             cooling_windows: config.run.cooling_windows,
             samples_per_region: config.run.samples_per_region,

@@ -1,13 +1,14 @@
 //! What the cold-age policy is asked for: the section `[cold_age]` and its options.
 
+use serde::{Deserialize, Serialize};
 use terrace_core::coldage::{
     Settings, MINUTE_S_DEFAULT, PERCENTILE_DEFAULT, PROMOTION_RATE_DEFAULT, WARM_UP_MINUTES_DEFAULT,
 };
 
-use super::{check_number, option, ConfigError};
+use super::{check_number, option, percent, ConfigError};
 
-/// Knobs of the policy `cold-age` (docs/cold-age.md).
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// Knobs of the policy `cold-age` (docs/cold-age.md), also as traces have them.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ColdAgeConfig {
     /// `P`: promotions allowed in a minute, as a share of the working set.
     pub promotion_rate: f64,
@@ -64,8 +65,7 @@ impl ColdAgeConfig {
     pub(super) fn toml(&self) -> String {
         let mut text = format!(
             "[cold_age]\npromotion_rate = \"{:?}%\"\npercentile = {:?}\nminute_s = {:?}\n",
-            // Past the rounding of the product, so that what is read back is what was written.
-            (self.promotion_rate * 100.0 * 1e10).round() / 1e10,
+            percent(self.promotion_rate),
             self.percentile,
             self.minute_s
         );

@@ -3,7 +3,6 @@
 
 use std::fmt::Write as _;
 
-use terrace_core::plan::Money;
 use terrace_core::tier::{Medium, TierSpec};
 
 use super::{file, Config, ConfigError};
@@ -15,14 +14,13 @@ const PRESET: &str = "# preset: ";
 /// All of a configuration, for a planner that continues another's work ([`read_whole`]).
 pub fn whole(config: &Config) -> String {
     let (policy, run) = (&config.policy, &config.run);
-    let slowdown = policy.max_slowdown * 100.0;
+    let slowdown = super::percent(policy.max_slowdown);
     let threshold = match policy.threshold {
         super::Threshold::Hotness(hotness) => format!("{hotness:?}"),
         named => format!("{:?}", named.to_string()),
     };
     let knob = match policy.money {
-        Some(Money::Usd(usd)) => format!("budget_money = {usd:?}"),
-        Some(Money::Share(share)) => format!("budget_money = \"{:?}%\"", share * 100.0),
+        Some(money) => format!("budget_money = {:?}", super::money_text(money)),
         None => format!("alpha = {:?}\nmax_slowdown = \"{:?}%\"", policy.alpha, slowdown),
     };
     format!(
@@ -104,6 +102,7 @@ mod tests {
     use crate::config::file;
     use crate::config::{PolicyKind, Threshold};
     use crate::preset;
+    use terrace_core::plan::Money;
     use terrace_core::tier::{Codec, Pool, BLOCK_KIB};
 
     #[test]

@@ -72,11 +72,23 @@ pub struct Live {
     pub tco_saved_error: Option<f64>,
     /// The same of the faults.
     pub faults_error: Option<f64>,
+    /// Why these are none, if they are, for people.
+    #[serde(skip)]
+    pub not_compared: Option<String>,
 }
 
 impl Live {
-    /// Of the recorded run and the simulated one.
-    pub fn new(live: &Outcome, simulated: Option<&Outcome>) -> Live {
+    /// Of the recorded run and the simulated one; `unknown` is a knob of its policy that the trace
+    /// does not say, so that the simulated one may have had another.
+    pub fn new(live: &Outcome, simulated: Option<&Outcome>, unknown: Option<&str>) -> Live {
+        let not_compared = match (simulated, unknown) {
+            (None, _) => Some("what planned it cannot be simulated".into()),
+            (_, Some(knob)) => Some(format!(
+                "the trace is too old to say what {knob} was; \"as recorded\" has the default"
+            )),
+            (Some(_), None) => None,
+        };
+        let simulated = simulated.filter(|_| not_compared.is_none());
         let error = |now: f64, then: f64| (then > 0.0).then(|| now / then - 1.0);
         Live {
             tco_saved: live.saved(),
@@ -86,6 +98,7 @@ impl Live {
             moves: live.moved_pages as u64,
             tco_saved_error: simulated.and_then(|s| error(s.saved_at_end(), live.saved_at_end())),
             faults_error: simulated.and_then(|s| error(s.faults, live.faults)),
+            not_compared,
         }
     }
 }
@@ -290,12 +303,15 @@ impl Report {
             out.push('\n');
         }
         if let Some(live) = &self.live {
-            let _ = writeln!(
-                out,
-                "\nsimulated against measured, same policy: saved {}, faults {}",
-                signed(live.tco_saved_error),
-                signed(live.faults_error)
-            );
+            let _ = match &live.not_compared {
+                Some(why) => writeln!(out, "\nnot compared with the run itself: {why}"),
+                None => writeln!(
+                    out,
+                    "\nsimulated against measured, same policy: saved {}, faults {}",
+                    signed(live.tco_saved_error),
+                    signed(live.faults_error)
+                ),
+            };
         }
         if let Some(bar) = &self.bar {
             let _ = writeln!(
@@ -359,9 +375,13 @@ mod tests {
             Outcome { tco_at_end: 6.0, tco_all_dram: 10.0, faults: 100.0, ..Outcome::default() },
             Outcome { tco_at_end: 5.6, tco_all_dram: 10.0, faults: 95.0, ..Outcome::default() },
         );
-        let both = Live::new(&live, Some(&simulated));
+        let both = Live::new(&live, Some(&simulated), None);
         assert!((both.tco_saved_error.unwrap() - 0.1).abs() < 1e-9);
         assert!((both.faults_error.unwrap() + 0.05).abs() < 1e-9);
-        assert_eq!(Live::new(&live, None).faults_error, None);
+        assert_eq!((both.not_compared, Live::new(&live, None, None).faults_error), (None, None));
+        let of_old = Live::new(&live, Some(&simulated), Some("two_tier"));
+        assert_eq!((of_old.tco_saved_error, of_old.faults_error), (None, None));
+        let why = of_old.not_compared.expect("a reason");
+        assert!(why.contains("too old to say what two_tier was"), "{why}");
     }
 }

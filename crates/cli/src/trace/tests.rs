@@ -1,4 +1,6 @@
 use super::*;
+use terrace_core::plan::Money;
+
 use crate::preset::Preset;
 use crate::sim::costs;
 use crate::trace::read::{read, Trace};
@@ -236,4 +238,77 @@ fn nothing_recorded_leaves_nothing() {
     let nowhere = folder.0.join("no/such/trace");
     let why = format!("{:#}", Recorder::start(&nowhere, meta()).expect_err("no folder"));
     assert!(why.starts_with("--record: "), "{why}");
+}
+
+/// Each policy, with each of its knobs at another value than usual.
+fn policies() -> Vec<PolicyConfig> {
+    let usual = PolicyConfig::default();
+    let analytical = PolicyConfig { kind: PolicyKind::Analytical, ..usual };
+    let money = |money| PolicyConfig { money: Some(money), ..analytical };
+    let two_tier = |threshold, two_tier| {
+        let kind = PolicyKind::TwoTier;
+        PolicyConfig { kind, threshold, two_tier, ..usual }
+    };
+    let cold_age = ColdAgeConfig {
+        promotion_rate: 0.0075,
+        percentile: 95.0,
+        warm_up_s: Some(7.0),
+        minute_s: 12.5,
+        scan_s: Some(6.0),
+    };
+    let mut all: Vec<PolicyConfig> =
+        PolicyKind::ALL.map(|kind| PolicyConfig { kind, ..usual }).into();
+    all.extend([
+        PolicyConfig { alpha: 0.125, ..analytical },
+        money(Money::Usd(12.5)),
+        money(Money::Share(0.07)),
+        PolicyConfig { max_slowdown: 0.025, usd_per_core_month: 2.4, ..usual },
+        PolicyConfig { kind: PolicyKind::Waterfall, threshold: Threshold::Share(0.07), ..usual },
+        PolicyConfig { kind: PolicyKind::Waterfall, threshold: Threshold::Hotness(12.5), ..usual },
+        two_tier(Threshold::Aggressive, 3),
+        PolicyConfig { kind: PolicyKind::ColdAge, cold_age, ..usual },
+        PolicyConfig { kind: PolicyKind::KernelTwoTier, ..usual },
+    ]);
+    all
+}
+
+#[test]
+fn a_policy_is_the_same_in_a_trace_with_each_of_its_knobs() {
+    let folder = Folder::new("trace-policies");
+    for (at, policy) in policies().into_iter().enumerate() {
+        let path = folder.0.join(at.to_string());
+        let config = Config { policy, ..Config::from_preset(Preset::Auto) };
+        let meta = Meta::of_run(&config, &costs::nominal(&config));
+        put(&path, &encode(&mut batch(1..2), &meta).expect("encoded")).expect("written");
+        let read = read(&path).expect("read").meta.policy;
+        assert_eq!(read.policy(), Some(policy));
+        assert_eq!(read.unknown(), None, "{policy:?}");
+    }
+    let mut torture = Config::from_preset(Preset::Auto);
+    torture.torture(1);
+    assert_eq!(PolicyMeta::of(&torture).policy(), None);
+}
+
+#[test]
+fn a_trace_that_does_not_say_a_knob_is_read_and_the_knob_is_unknown() {
+    for policy in policies() {
+        let config = Config { policy, ..Config::from_preset(Preset::Auto) };
+        let mut json = serde_json::to_value(PolicyMeta::of(&config)).expect("JSON");
+        let fields = json.as_object_mut().expect("an object");
+        for key in ["budget_money", "two_tier", "cold_age"] {
+            fields.remove(key).expect(key);
+        }
+        let old: PolicyMeta = serde_json::from_value(json).expect("read all the same");
+        let usual = PolicyConfig::default();
+        let (two_tier, cold_age) = (usual.two_tier, usual.cold_age);
+        let expected = PolicyConfig { money: None, two_tier, cold_age, ..policy };
+        assert_eq!(old.policy(), Some(expected));
+        let unknown = match policy.kind {
+            PolicyKind::Analytical => Some("budget_money"),
+            PolicyKind::TwoTier => Some("two_tier"),
+            PolicyKind::ColdAge => Some("cold_age"),
+            _ => None,
+        };
+        assert_eq!(old.unknown(), unknown);
+    }
 }
