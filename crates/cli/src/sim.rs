@@ -48,9 +48,10 @@ pub mod spent;
 ///
 /// JSON (--json): `policies[]` with `name`, `tco_saved`, `stall_share` (time lost to faults and
 /// moves over running time), `fault_share` (that to faults), `cpu_tax` (Terrace's processor time,
-/// whoever wanted it, over running time), `faults`, `moves` (pages), and with --oracle, else null,
-/// `oracle_tco_saved` (with the same lost time), `oracle_bound`, `unmoved_tco_saved` (by the best
-/// placement that never changes), `of_oracle`; `tco_saved`, `stall_share`, `moves`,
+/// whoever wanted it, over running time), `faults`, `moves` (pages), `is_warming_up` (cold-age, to
+/// the end of the trace), and with --oracle, else null, `oracle_tco_saved` (with the same lost
+/// time), `oracle_bound`, `unmoved_tco_saved` (by the best placement that never changes),
+/// `of_oracle` (null where there is nothing to save); `tco_saved`, `stall_share`, `moves`,
 /// `oracle_tco_saved` of the first of them, with --bar of its policy; `live` (null for a generated
 /// trace): `tco_saved`, `stall_share`, `cpu_tax`, `faults`, `moves` as recorded, and
 /// `tco_saved_error`, `faults_error` (simulated / measured - 1); `bar` (with --bar): `policy` (as
@@ -286,13 +287,18 @@ fn simulate(args: &SimArgs, path: &Path) -> Result<Report> {
         1 => live_loads,
         n => {
             trace.batch.rows.retain(|row| mix(row.region ^ args.seed).is_multiple_of(n));
+            let all: usize = live_loads.iter().map(|load| load.areas.len()).sum();
+            ensure!(
+                !trace.batch.rows.is_empty(),
+                "--sample: one in {n} leaves none of {all} regions; make it less, or leave it out"
+            );
             sampled(
                 replay::loads(&trace, &machine.tiers, &from, &spent, args.warm_up)?,
                 &live_loads,
             )
         }
     };
-    let mut asked = args.policies.candidates(&base)?;
+    let mut asked = args.policies.candidates(&base, tiers.len() - 1)?;
     let as_recorded = live.is_some().then(|| trace.meta.policy.policy()).flatten();
     let own = as_recorded.map(|policy| Candidate {
         name: "as recorded".into(),

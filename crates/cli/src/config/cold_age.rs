@@ -48,7 +48,7 @@ impl ColdAgeConfig {
     }
 
     /// Whether minutes and scan periods are a window long at least.
-    pub(super) fn check_at(&self, window_s: f64) -> Result<(), String> {
+    pub(crate) fn check_at(&self, window_s: f64) -> Result<(), String> {
         let scan_s = self.scan_s.unwrap_or(window_s);
         for (what, seconds) in [("minute", self.minute_s), ("scan", scan_s)] {
             if seconds < window_s {
@@ -100,8 +100,20 @@ pub struct ColdAgeArgs {
 }
 
 impl ColdAgeArgs {
+    /// The first that is given, if any is.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let all = [
+            (self.promotion_rate.is_some(), "--promotion-rate"),
+            (self.cold_age_percentile.is_some(), "--cold-age-percentile"),
+            (self.cold_age_warm_up_s.is_some(), "--cold-age-warm-up-s"),
+            (self.cold_age_minute_s.is_some(), "--cold-age-minute-s"),
+            (self.cold_age_scan_s.is_some(), "--cold-age-scan-s"),
+        ];
+        all.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
+    }
+
     /// The options that are given have the last word.
-    pub(super) fn put_over(&self, config: &mut ColdAgeConfig) -> Result<(), ConfigError> {
+    pub(crate) fn put_over(&self, config: &mut ColdAgeConfig) -> Result<(), ConfigError> {
         if let Some(text) = &self.promotion_rate {
             config.promotion_rate = parse_rate(text).map_err(option("--promotion-rate"))?;
         }

@@ -285,6 +285,10 @@ pub struct Outcome {
     pub faults: f64,
     /// Pages moved by plans.
     pub moved_pages: f64,
+    /// Applications of which a cold-age policy had seen too little to the end.
+    pub warming_up: u32,
+    /// Those of which it, or any other policy, had seen enough.
+    pub warm: u32,
 }
 
 impl Outcome {
@@ -308,6 +312,11 @@ impl Outcome {
         self.cpu_ns / self.running_ns.max(1.0)
     }
 
+    /// Whether the policy never got as far as to send anything down.
+    pub fn is_warming_up(&self) -> bool {
+        self.warming_up > 0 && self.warm == 0
+    }
+
     /// Adds another application's.
     pub fn add(&mut self, other: &Outcome) {
         self.tco += other.tco;
@@ -321,6 +330,8 @@ impl Outcome {
         self.watching_ns += other.watching_ns;
         self.faults += other.faults;
         self.moved_pages += other.moved_pages;
+        self.warming_up += other.warming_up;
+        self.warm += other.warm;
     }
 }
 
@@ -386,8 +397,11 @@ fn run_one(
             watching_ns: outcome.watching_ns,
             faults: outcome.faults,
             moved_pages: outcome.moved_pages as f64,
+            ..Outcome::default()
         });
     }
+    let is_warm = policy.cold_age().is_none_or(|facts| facts.is_warm);
+    (sum.warming_up, sum.warm) = (u32::from(!is_warm), u32::from(is_warm));
     sum
 }
 
@@ -429,6 +443,7 @@ pub fn live(trace: &Trace, loads: &[Load], spent: &Spent) -> Option<Outcome> {
                 watching_ns: 0.0,
                 faults: spent.faults(pid, window),
                 moved_pages: f64::from(p.moved_pages),
+                ..Outcome::default()
             });
         }
     }

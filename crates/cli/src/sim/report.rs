@@ -31,9 +31,15 @@ pub struct PolicyResult {
     pub oracle_bound: Option<f64>,
     /// Share that the best placement which never changes saves with the same lost time.
     pub unmoved_tco_saved: Option<f64>,
-    /// `tco_saved` / `oracle_tco_saved`.
+    /// `tco_saved` / `oracle_tco_saved`; none where there is next to nothing to save.
     pub of_oracle: Option<f64>,
+    /// Whether it is `cold-age` and the trace is shorter than what that waits before it demotes.
+    pub is_warming_up: bool,
 }
+
+/// Where less than this share can be saved, which the table shows as 0.00 %, a part of it says
+/// nothing.
+const SAVED_MIN: f64 = 5e-5;
 
 impl PolicyResult {
     /// Of a run, and of what could be saved at its slowdown.
@@ -50,7 +56,8 @@ impl PolicyResult {
             oracle_tco_saved: found,
             oracle_bound: savings.map(|s| s.bound),
             unmoved_tco_saved: savings.and_then(|s| s.unmoved),
-            of_oracle: found.filter(|f| *f > 0.0).map(|found| outcome.saved() / found),
+            of_oracle: found.filter(|f| *f >= SAVED_MIN).map(|found| outcome.saved() / found),
+            is_warming_up: outcome.is_warming_up(),
         }
     }
 }
@@ -152,6 +159,20 @@ impl Bar {
             of_oracle: policy.of_oracle,
             policy,
         }
+    }
+
+    /// What the grid saves beside the policy.
+    fn beside_grid(&self) -> String {
+        let (Some(best), Some(behind)) = (self.best_of_grid, self.behind_grid) else {
+            return "no fixed alpha is as quick".into();
+        };
+        let points = format!("{:.1}", behind.abs() * 100.0);
+        let beside = match (points.as_str(), behind > 0.0) {
+            ("0.0", _) => "as much".into(),
+            (_, true) => format!("{points} points more"),
+            (_, false) => format!("{points} points less"),
+        };
+        format!("the best fixed alpha at that slowdown saves {}, {beside}", percent(best))
     }
 }
 
@@ -302,6 +323,13 @@ impl Report {
             }
             out.push('\n');
         }
+        for p in self.policies.iter().filter(|p| p.is_warming_up) {
+            let _ = writeln!(
+                out,
+                "\n{}: still warming up when the trace ended, so that nothing was demoted",
+                p.name
+            );
+        }
         if let Some(live) = &self.live {
             let _ = match &live.not_compared {
                 Some(why) => writeln!(out, "\nnot compared with the run itself: {why}"),
@@ -316,13 +344,12 @@ impl Report {
         if let Some(bar) = &self.bar {
             let _ = writeln!(
                 out,
-                "\n{}: {} saved at {} slower; best fixed alpha at that slowdown {}, which is {} \
-                 more; {} of the oracle's (best placement that never changes: {} saved)",
+                "\n{}: {} saved at {} slower; {}; {} of the oracle's (best placement that never \
+                 changes: {} saved)",
                 bar.policy.name,
                 percent(bar.policy.tco_saved),
                 percent(bar.policy.stall_share),
-                maybe(bar.best_of_grid),
-                signed(bar.behind_grid),
+                bar.beside_grid(),
                 maybe(bar.of_oracle),
                 maybe(bar.policy.unmoved_tco_saved),
             );
@@ -367,6 +394,28 @@ mod tests {
         assert_eq!(best_at(&grid, 0.01), None);
         let bar = Bar::new(result(0.03, 0.30), &grid);
         assert!((bar.behind_grid.unwrap() - 0.05).abs() < 1e-9);
+    }
+
+    #[test]
+    fn less_is_called_less() {
+        let grid = [result(0.02, 0.3), result(0.04, 0.4)];
+        let beside = |stall, saved| Bar::new(result(stall, saved), &grid).beside_grid();
+        let best = "the best fixed alpha at that slowdown saves 30.00 %";
+        assert_eq!(beside(0.02, 0.288), format!("{best}, 1.2 points more"));
+        assert_eq!(beside(0.02, 0.306), format!("{best}, 0.6 points less"));
+        assert_eq!(beside(0.02, 0.3002), format!("{best}, as much"));
+        assert_eq!(beside(0.01, 0.3), "no fixed alpha is as quick");
+    }
+
+    #[test]
+    fn of_nothing_to_save_there_is_no_share() {
+        let outcome = Outcome { tco: 1.0 - 1e-9, tco_all_dram: 1.0, ..Outcome::default() };
+        let of = |found| {
+            let savings = Savings { found: Some(found), bound: found, unmoved: None };
+            PolicyResult::new("x", &outcome, Some(savings)).of_oracle
+        };
+        assert_eq!(of(1e-9), None);
+        assert!(of(0.001).is_some_and(|share| share < 1e-5));
     }
 
     #[test]

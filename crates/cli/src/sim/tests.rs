@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::PolicyKind;
 use generate::{generate, Kind, Size};
 
 fn trace(kind: Kind, windows: u32) -> Trace {
@@ -106,6 +107,32 @@ fn a_sample_is_about_the_whole() {
         for (a, b) in whole.policies.iter().zip(&half.policies) {
             assert!((a.tco_saved - b.tco_saved).abs() < 0.1, "{a:?} {b:?}");
         }
+        let none = simulate(&SimArgs { sample: 1 << 40, ..args(path) }, path);
+        let why = none.expect_err("no region is left").to_string();
+        assert!(why.starts_with("--sample: one in 1099511627776 leaves none of 60 "), "{why}");
+    });
+}
+
+#[test]
+fn a_trace_shorter_than_the_warm_up_of_cold_age_is_said_to_be() {
+    let of = |path: &Path, kind| {
+        let policies = PolicyArgs { policy: vec![kind], ..PolicyArgs::default() };
+        let report = simulate(&SimArgs { policies, bar: false, ..args(path) }, path);
+        let report = report.expect("simulated");
+        let said = report.table().contains("cold-age: still warming up when the trace ended");
+        let [policy] = &report.policies[..] else { panic!("{report:?}") };
+        assert_eq!(policy.is_warming_up, said);
+        (policy.clone(), said)
+    };
+    // Ten minutes are 120 windows.
+    with_file("sim-cold", trace(Kind::Zipf, 60), |path| {
+        let (policy, said) = of(path, PolicyKind::ColdAge);
+        assert!(said && policy.of_oracle.is_none() && policy.moves == 0, "{policy:?}");
+        assert!(!of(path, PolicyKind::Waterfall).1);
+    });
+    with_file("sim-cold-long", trace(Kind::Zipf, 125), |path| {
+        let (policy, said) = of(path, PolicyKind::ColdAge);
+        assert!(!said, "{policy:?}");
     });
 }
 
