@@ -72,11 +72,11 @@ def test_two_tier_uses_one_tier_only(sandbox: Sandbox, program: Compiler) -> Non
 def test_what_cannot_be_is_refused(sandbox: Sandbox) -> None:
     """Before the program is started, with the option and how to mend it."""
     for line, said in (
-        (("--policy", "two-tier", "--two-tier", "9"), "two-tier: there is no tier 9; use 1 to "),
+        (("--policy", "two-tier", "--two-tier", "9"), "--two-tier: there is no tier 9; use 1 to "),
         (("--policy", "cold-age", "--promotion-rate", "x"), "--promotion-rate: "),
         (
             ("--policy", "cold-age", "--cold-age-minute-s", "1"),
-            "cold-age: a minute of 1 s is shorter than the window of 5 s",
+            "--cold-age-minute-s: a minute of 1 s is shorter than the window of 5 s",
         ),
     ):
         answer = sandbox.terrace("run", *line, "--", "echo", "started")

@@ -322,17 +322,17 @@ impl Config {
         limits.filter(|(on, _)| !on.is_empty()).map(|(on, most)| Limit::new(on, most)).collect()
     }
 
-    /// Checks what only the whole can be wrong in.
-    fn check_together(&self) -> Result<(), ConfigError> {
-        let (policy, window_s) = (&self.policy, self.run.window_s);
-        if policy.kind == PolicyKind::TwoTier && usize::from(policy.two_tier) > self.tiers.len() {
-            let (number, tiers) = (policy.two_tier, self.tiers.len());
-            let message = format!("there is no tier {number}; use 1 to {tiers}");
-            return Err(option("two-tier")(message));
-        }
+    /// What only the whole can be wrong in.
+    fn clash(&self) -> Option<Clash> {
+        let policy = &self.policy;
         match policy.kind {
-            PolicyKind::ColdAge => policy.cold_age.check_at(window_s).map_err(option("cold-age")),
-            _ => Ok(()),
+            PolicyKind::TwoTier if usize::from(policy.two_tier) > self.tiers.len() => {
+                let (number, tiers) = (policy.two_tier, self.tiers.len());
+                let message = format!("there is no tier {number}; use 1 to {tiers}");
+                Some(Clash { message, of: vec![("policy", "two_tier", "--two-tier")] })
+            }
+            PolicyKind::ColdAge => policy.cold_age.clash(self.run.window_s),
+            _ => None,
         }
     }
 
@@ -340,6 +340,16 @@ impl Config {
     pub fn is_emulated(&self) -> bool {
         self.tiers.iter().any(|t| t.medium.kind == MediumKind::Emulated)
     }
+}
+
+/// Values that cannot be had together.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Clash {
+    /// What is wrong and how to mend it.
+    message: String,
+    /// What it may come from: section and key of a file, and option. The first that was given is to
+    /// blame, options before a file.
+    of: Vec<(&'static str, &'static str, &'static str)>,
 }
 
 /// Options that `run`, `tiers list` and `demo` share. An option that is given overrides the file.
@@ -483,8 +493,10 @@ impl ConfigArgs {
         if let Some(mib_s) = self.move_mib_s {
             config.run.move_mib_s = mib_s;
         }
-        config.check_together()?;
-        Ok(config)
+        match config.clash() {
+            Some(clash) => Err(self.blame(clash)),
+            None => Ok(config),
+        }
     }
 }
 
@@ -504,6 +516,29 @@ impl ConfigArgs {
             chosen.name(),
             kind.name()
         )))
+    }
+
+    /// Who gave what clashes.
+    fn blame(&self, clash: Clash) -> ConfigError {
+        let is_given = |name| match name {
+            "--two-tier" => self.two_tier.is_some(),
+            "--cold-age-minute-s" => self.cold_age.cold_age_minute_s.is_some(),
+            "--cold-age-scan-s" => self.cold_age.cold_age_scan_s.is_some(),
+            "--window" => self.window.is_some(),
+            _ => false,
+        };
+        let names = || clash.of.iter().map(|of| of.2);
+        let in_file = || {
+            let path = self.config.as_ref()?;
+            let text = std::fs::read_to_string(path).ok()?;
+            file::blame(&path.display().to_string(), &text, &clash)
+        };
+        match names().find(|name| is_given(name)) {
+            Some(name) => option(name)(clash.message),
+            None => in_file().unwrap_or_else(|| {
+                option(names().next().unwrap_or_default())(clash.message.clone())
+            }),
+        }
     }
 }
 
@@ -604,161 +639,4 @@ pub(crate) fn with_dram(mut media: Vec<Medium>) -> Vec<Medium> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_override_the_preset() {
-        let args = ConfigArgs {
-            preset: Some(Preset::Tierscape),
-            policy: Some(PolicyKind::Waterfall),
-            alpha: Some(0.1),
-            threshold: Some("aggressive".into()),
-            window: Some(3.0),
-            move_threads: Some(2),
-            move_mib_s: Some(9),
-            ..ConfigArgs::default()
-        };
-        let config = args.resolve().unwrap();
-        assert_eq!((config.preset.as_str(), config.tiers.len()), ("tierscape", 5));
-        assert_eq!(config.policy.kind, PolicyKind::Waterfall);
-        assert_eq!((config.policy.alpha, config.policy.threshold.share()), (0.1, Some(0.75)));
-        assert_eq!((config.run.window_s, config.run.move_threads), (3.0, 2));
-        assert!(config.is_emulated());
-    }
-
-    #[test]
-    fn torture_changes_everything_but_the_tiers() {
-        let mut config = Config::from_preset(Preset::Tierscape);
-        let tiers = config.tiers.clone();
-        config.torture(0);
-        assert_eq!((config.run.torture_seed, config.run.window_s), (1, 0.1));
-        assert_eq!((config.run.cooling_windows, config.run.move_mib_s), (1, 0));
-        assert_eq!((config.run.move_threads, config.tiers), (2, tiers));
-        config.run.move_threads = 5;
-        config.run.torture_seed = 0;
-        let mut config = Config { tiers: Vec::new(), ..config };
-        config.torture(9);
-        assert_eq!((config.run.torture_seed, config.run.move_threads), (9, 5));
-    }
-
-    #[test]
-    fn saved_tiers_are_for_auto_only() {
-        let tiers = Preset::Auto.tiers().split_off(2);
-        let found = || {
-            let (path, date) = (PathBuf::from("auto.toml"), "today".to_owned());
-            Saved::Tiers(saved::SavedTiers { tiers: tiers.clone(), path, date })
-        };
-        let resolve = |preset, saved: &dyn Fn() -> Saved| {
-            ConfigArgs { preset, ..ConfigArgs::default() }.resolve_with(saved).unwrap()
-        };
-        for preset in [None, Some(Preset::Auto)] {
-            let config = resolve(preset, &found);
-            assert_eq!((config.preset.as_str(), &config.tiers), ("auto", &tiers));
-            assert!(config.tiers_note.unwrap().contains("auto.toml"));
-        }
-        assert_eq!(resolve(Some(Preset::Tierscape), &found).tiers, Preset::Tierscape.tiers());
-        assert_eq!(resolve(None, &|| Saved::None), Config::from_preset(Preset::Auto));
-        let ignored = resolve(None, &|| Saved::Ignored("old".into()));
-        assert_eq!(ignored.tiers, Preset::Auto.tiers());
-        assert_eq!(ignored.tiers_note.as_deref(), Some("auto: old"));
-    }
-
-    #[test]
-    fn an_option_out_of_range_is_named() {
-        let args = ConfigArgs { alpha: Some(-0.5), ..ConfigArgs::default() };
-        assert!(args.resolve().unwrap_err().to_string().starts_with("--alpha: -0.5 is out of"));
-    }
-
-    #[test]
-    fn a_file_that_is_not_there_is_named() {
-        let error = Config::load(Path::new("/nowhere/t.toml")).unwrap_err().to_string();
-        assert!(error.starts_with("/nowhere/t.toml: cannot be read: "), "{error}");
-    }
-
-    #[test]
-    fn a_slowdown_chooses_its_policy_unless_another_is_named() {
-        let args = |policy, text: &str| ConfigArgs {
-            policy,
-            max_slowdown: Some(text.into()),
-            ..ConfigArgs::default()
-        };
-        let policy = args(None, "2.5%").resolve().unwrap().policy;
-        assert_eq!((policy.kind, policy.max_slowdown), (PolicyKind::Slowdown, 0.025));
-        let policy = args(Some(PolicyKind::None), "7").resolve().unwrap().policy;
-        assert_eq!((policy.kind, policy.max_slowdown), (PolicyKind::None, 0.07));
-        let same = args(Some(PolicyKind::Slowdown), "3%").resolve().unwrap().policy;
-        assert_eq!((same.kind, same.max_slowdown), (PolicyKind::Slowdown, 0.03));
-        // Another policy would not keep the promise that was asked for.
-        for kind in PolicyKind::ALL {
-            if matches!(kind, PolicyKind::None | PolicyKind::Slowdown) {
-                continue;
-            }
-            let error = args(Some(kind), "5%").resolve().unwrap_err().to_string();
-            let says = format!("--policy says {}", kind.name());
-            assert!(error.starts_with("--max-slowdown: ") && error.contains(&says), "{error}");
-        }
-        for wrong in ["much", "-1%", "2000%", "NaN"] {
-            let error = args(None, wrong).resolve().unwrap_err().to_string();
-            assert!(error.starts_with("--max-slowdown: "), "{error}");
-        }
-    }
-
-    #[test]
-    fn without_a_word_a_slowdown_is_kept_and_an_alpha_chooses_its_policy() {
-        let policy = ConfigArgs::default().resolve().unwrap().policy;
-        assert_eq!((policy.kind, policy.max_slowdown), (PolicyKind::Slowdown, 0.05));
-        let args = |policy| ConfigArgs { policy, alpha: Some(0.2), ..ConfigArgs::default() };
-        let policy = args(None).resolve().unwrap().policy;
-        assert_eq!((policy.kind, policy.alpha), (PolicyKind::Analytical, 0.2));
-        let named = args(Some(PolicyKind::Waterfall)).resolve().unwrap().policy;
-        assert_eq!(named.kind, PolicyKind::Waterfall);
-    }
-
-    #[test]
-    fn an_amount_of_money_chooses_the_policy_that_keeps_it() {
-        let args = |policy, text: &str| ConfigArgs {
-            policy,
-            budget_money: Some(text.into()),
-            preset: Some(Preset::Tierscape),
-            ..ConfigArgs::default()
-        };
-        for (text, money) in [("12.5", Money::Usd(12.5)), ("60%", Money::Share(0.6))] {
-            for kind in [None, Some(PolicyKind::Analytical)] {
-                let policy = args(kind, text).resolve().unwrap().policy;
-                assert_eq!((policy.kind, policy.money), (PolicyKind::Analytical, Some(money)));
-            }
-        }
-        // To switch it off is no contradiction; to ask for another policy is.
-        let off = args(Some(PolicyKind::None), "1").resolve().unwrap();
-        assert_eq!(off.policy.kind, PolicyKind::None);
-        let error = args(Some(PolicyKind::Waterfall), "1").resolve().unwrap_err().to_string();
-        assert!(error.contains("--policy says waterfall"), "{error}");
-        for wrong in ["much", "-1", "120%", "NaN", "-3%", "%"] {
-            let error = args(None, wrong).resolve().unwrap_err().to_string();
-            assert!(error.starts_with("--budget-money: "), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_limited_medium_limits_its_tiers_together() {
-        let mut config = Config::from_preset(Preset::Tierscape);
-        assert!(config.limits().is_empty());
-        let slow = config.tiers.last().unwrap().medium.name.clone();
-        let medium = config.media.iter_mut().find(|m| m.name == slow).unwrap();
-        medium.place.capacity_bytes = 1 << 30;
-        let limits = config.limits();
-        assert_eq!((limits.len(), limits[0].bytes()), (1, f64::from(1 << 30)));
-        for (index, tier) in config.tiers.iter().enumerate() {
-            assert_eq!(limits[0].counts(index + 1), tier.medium.name == slow);
-        }
-        assert!(!limits[0].counts(0));
-    }
-
-    #[test]
-    fn thresholds_print_as_they_are_read() {
-        for text in ["conservative", "moderate", "aggressive", "45%", "7%", "12"] {
-            assert_eq!(Threshold::parse(text).unwrap().to_string(), text);
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@ use terrace_core::coldage::{
     Settings, MINUTE_S_DEFAULT, PERCENTILE_DEFAULT, PROMOTION_RATE_DEFAULT, WARM_UP_MINUTES_DEFAULT,
 };
 
-use super::{check_number, option, percent, ConfigError};
+use super::{check_number, option, percent, Clash, ConfigError};
 
 /// Knobs of the policy `cold-age` (docs/cold-age.md), also as traces have them.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -47,18 +47,18 @@ impl ColdAgeConfig {
         }
     }
 
-    /// Whether minutes and scan periods are a window long at least.
-    pub(crate) fn check_at(&self, window_s: f64) -> Result<(), String> {
-        let scan_s = self.scan_s.unwrap_or(window_s);
-        for (what, seconds) in [("minute", self.minute_s), ("scan", scan_s)] {
-            if seconds < window_s {
-                return Err(format!(
-                    "a {what} of {seconds} s is shorter than the window of {window_s} s; make the \
-                     window as short (--window {seconds}) or the {what} as long"
-                ));
-            }
-        }
-        Ok(())
+    /// That a minute or a scan period is shorter than a window, if one is.
+    pub(super) fn clash(&self, window_s: f64) -> Option<Clash> {
+        let all = [
+            ("minute", self.minute_s, ("cold_age", "minute_s", "--cold-age-minute-s")),
+            ("scan", self.scan_s.unwrap_or(window_s), ("cold_age", "scan_s", "--cold-age-scan-s")),
+        ];
+        let (what, seconds, of) = all.into_iter().find(|(_, seconds, _)| *seconds < window_s)?;
+        let message = format!(
+            "a {what} of {seconds} s is shorter than the window of {window_s} s; make the window \
+             as short (--window {seconds}) or the {what} as long"
+        );
+        Some(Clash { message, of: vec![of, ("run", "window_s", "--window")] })
     }
 
     /// The section of a file that is read as this.
@@ -198,7 +198,7 @@ mod tests {
         }
         let minute = ColdAgeArgs { cold_age_minute_s: Some(0.5), ..ColdAgeArgs::default() };
         let text = error(minute, 1.0);
-        assert!(text.starts_with("cold-age: a minute of 0.5 s is shorter"), "{text}");
+        assert!(text.starts_with("--cold-age-minute-s: a minute of 0.5 s is shorter"), "{text}");
         let k = ColdAgeArgs { cold_age_percentile: Some(101.0), ..ColdAgeArgs::default() };
         assert!(error(k, 1.0).starts_with("--cold-age-percentile: 101 is out of"));
     }
@@ -213,7 +213,7 @@ mod tests {
         };
         assert_eq!(args(5).resolve().unwrap().policy.two_tier, 5);
         let error = |n| args(n).resolve().unwrap_err().to_string();
-        assert_eq!(error(6), "two-tier: there is no tier 6; use 1 to 5");
+        assert_eq!(error(6), "--two-tier: there is no tier 6; use 1 to 5");
         assert!(error(0).starts_with("--two-tier: 0 is out of range"));
     }
 

@@ -14,8 +14,8 @@ use super::cold_age::{
 };
 use super::{
     check_alpha, check_core_price, check_number, check_threads, check_tier_number, check_window_s,
-    parse_money, parse_slowdown, with_dram, Config, PolicyConfig, PolicyKind, RunConfig, Threshold,
-    COMPRESSED_TIERS_MAX, MOVE_THREADS_MAX,
+    parse_money, parse_slowdown, with_dram, Clash, Config, PolicyConfig, PolicyKind, RunConfig,
+    Threshold, COMPRESSED_TIERS_MAX, MOVE_THREADS_MAX,
 };
 use crate::media;
 use crate::preset::Preset;
@@ -161,6 +161,17 @@ fn parse_source(source: Source, preset: Preset) -> Result<Config> {
         }
     }
     Ok(config)
+}
+
+/// Where in a file the values are that cannot be had together; `None` if they are not from there.
+pub(super) fn blame(file: &str, text: &str, clash: &Clash) -> Option<ConfigError> {
+    let source = Source { file, text, opens_media: false };
+    let document = Document::parse(text).ok()?;
+    let root = Section { source, name: "", line: 1, table: document.as_table() };
+    clash.of.iter().find_map(|&(section, key, _)| {
+        let section = root.section(section).ok()??;
+        section.get(key).map(|_| section.error(key, clash.message.as_str()))
+    })
 }
 
 fn medium(section: &Section, before: &[Medium]) -> Result<Medium> {

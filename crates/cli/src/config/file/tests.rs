@@ -7,7 +7,11 @@ fn read(text: &str) -> Result<Config> {
 }
 
 fn complaint(text: &str) -> String {
-    read(text).expect_err("this text must be refused").to_string()
+    let clashes = |config: Config| match config.clash() {
+        Some(clash) => Err(blame("terrace.toml", text, &clash).expect("it is from here")),
+        None => Ok(config),
+    };
+    read(text).and_then(clashes).expect_err("this text must be refused").to_string()
 }
 
 const DRAM: &str = "[[medium]]\nname = \"dram\"\nkind = \"dram\"\nusd_per_gib_month = 1\n";
@@ -117,6 +121,22 @@ fn each_mistake_names_line_key_and_remedy() {
         (
             "[policy]\nthreshold = -1".into(),
             "2: policy.threshold: -1 is out of range; use 0 to 512 (pages",
+        ),
+        (
+            "[policy]\nkind = \"two-tier\"\ntwo_tier = 5".into(),
+            "3: policy.two_tier: there is no tier 5; use 1 to 3",
+        ),
+        (
+            "[policy]\nkind = \"cold-age\"\n[cold_age]\nminute_s = 1".into(),
+            "4: cold_age.minute_s: a minute of 1 s is shorter than the window of 5 s; make",
+        ),
+        (
+            "[policy]\nkind = \"cold-age\"\n[cold_age]\nscan_s = 2".into(),
+            "4: cold_age.scan_s: a scan of 2 s is shorter than the window of 5 s; make the win",
+        ),
+        (
+            "[run]\nwindow_s = 90\n[policy]\nkind = \"cold-age\"".into(),
+            "2: run.window_s: a minute of 60 s is shorter than the window of 90 s; make the win",
         ),
         ("[policy]\nbeta = 1".into(), "2: policy.beta: unknown key; one of kind, alpha, budg"),
         ("[run]\nwindow_s = 0".into(), "2: run.window_s: 0 is out of range; use 0.1 to 86400"),
