@@ -74,6 +74,9 @@ def test_what_cannot_be_is_refused(sandbox: Sandbox) -> None:
     for line, said in (
         (("--policy", "two-tier", "--two-tier", "9"), "--two-tier: there is no tier 9; use 1 to "),
         (("--policy", "cold-age", "--promotion-rate", "x"), "--promotion-rate: "),
+        (("--promotion-rate", "0.2%"), "; add --policy cold-age, or leave --promotion-rate out"),
+        (("--threshold", "75%"), "--threshold: it is a knob of the policies waterfall and "),
+        (("--policy", "waterfall", "--alpha", "0.1"), "--alpha: it is a knob of the policy analy"),
         (
             ("--policy", "cold-age", "--cold-age-minute-s", "1"),
             "--cold-age-minute-s: a minute of 1 s is shorter than the window of 5 s",

@@ -465,9 +465,9 @@ impl ConfigArgs {
             config.policy.kind = PolicyKind::Analytical;
         }
         if let Some(kind) = self.policy {
-            self.contradicts(kind)?;
             config.policy.kind = kind;
         }
+        self.contradicts(config.policy.kind)?;
         if let Some(alpha) = self.alpha {
             config.policy.alpha = check_alpha(alpha).map_err(option("--alpha"))?;
             // What a file says of money gives way, as any other value of it does.
@@ -501,19 +501,41 @@ impl ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Refuses a policy together with the knob of another that would choose that one. `none`
-    /// contradicts neither: it switches off what would be chosen.
+    /// Refuses an option that the policy in force has no use for. (A file may have knobs of several
+    /// policies.) `none` refuses none: it switches off what would be chosen.
     fn contradicts(&self, kind: PolicyKind) -> Result<(), ConfigError> {
-        let money = self.budget_money.is_some() && kind != PolicyKind::Analytical;
-        let slowdown = self.max_slowdown.is_some() && kind != PolicyKind::Slowdown;
-        let (knob, what, chosen) = match (kind, money, slowdown) {
-            (PolicyKind::None, ..) | (_, false, false) => return Ok(()),
-            (_, true, _) => ("--budget-money", "an amount of money", PolicyKind::Analytical),
-            (_, false, true) => ("--max-slowdown", "a slowdown", PolicyKind::Slowdown),
+        use PolicyKind::{Analytical, ColdAge, KernelTwoTier, Slowdown, TwoTier, Waterfall};
+        type Knob = (Option<&'static str>, &'static [PolicyKind]);
+        let given = |is_given: bool, name| is_given.then_some(name);
+        let choosing: [Knob; 3] = [
+            (given(self.budget_money.is_some(), "--budget-money"), &[Analytical]),
+            (given(self.alpha.is_some(), "--alpha"), &[Analytical]),
+            (given(self.max_slowdown.is_some(), "--max-slowdown"), &[Slowdown]),
+        ];
+        let others: [Knob; 3] = [
+            (given(self.threshold.is_some(), "--threshold"), &[Waterfall, TwoTier, KernelTwoTier]),
+            (given(self.two_tier.is_some(), "--two-tier"), &[TwoTier]),
+            (self.cold_age.given(), &[ColdAge]),
+        ];
+        let useless = |(given, of): Knob| {
+            given.filter(|_| kind != PolicyKind::None && !of.contains(&kind)).map(|knob| (knob, of))
+        };
+        let Some((knob, of)) = choosing.into_iter().chain(others).find_map(useless) else {
+            return Ok(());
+        };
+        let of = PolicyKind::ALL.into_iter().filter(|k| of.contains(k)).map(PolicyKind::name);
+        let of: Vec<&str> = of.collect();
+        let policies = if of.len() > 1 { "policies" } else { "policy" };
+        let add = format!("--policy {}", of[0]);
+        let chosen = choosing.into_iter().find_map(|(given, _)| given);
+        let (in_force, mend) = match (self.policy, chosen) {
+            (Some(_), _) => ("--policy says".into(), format!("say {add} instead")),
+            (None, Some(by)) => (format!("{by} chooses"), format!("say {add} instead of {by}")),
+            (None, None) => ("the one in force is".into(), format!("add {add}")),
         };
         Err(option(knob)(format!(
-            "{what} is a budget of the policy {}, and --policy says {}; leave one of the two out",
-            chosen.name(),
+            "it is a knob of the {policies} {}, and {in_force} {}; {mend}, or leave {knob} out",
+            of.join(" and "),
             kind.name()
         )))
     }

@@ -408,6 +408,12 @@ fn policy(section: Option<Section>) -> Result<PolicyConfig> {
             policy.kind = PolicyKind::Slowdown;
         }
     }
+    let is_undecided = section.get("kind").is_none();
+    if is_undecided && section.get("alpha").is_some() && section.get("max_slowdown").is_some() {
+        let message = "it chooses the policy slowdown, and alpha chooses analytical; remove one, \
+                       or add kind with the policy that is meant";
+        return Err(section.error("max_slowdown", message));
+    }
     if let Some(usd) = section.get("usd_per_core_month") {
         policy.usd_per_core_month =
             check_core_price(usd.float()?).map_err(|m| section.error("usd_per_core_month", m))?;

@@ -108,6 +108,40 @@ fn without_a_word_a_slowdown_is_kept_and_an_alpha_chooses_its_policy() {
 }
 
 #[test]
+fn a_knob_without_a_use_is_refused() {
+    let cold_age = ColdAgeArgs { promotion_rate: Some("0.2%".into()), ..ColdAgeArgs::default() };
+    let threshold = || ConfigArgs { threshold: Some("75%".into()), ..ConfigArgs::default() };
+    let two_tier = || ConfigArgs { two_tier: Some(2), ..ConfigArgs::default() };
+    let rate = || ConfigArgs { cold_age: cold_age.clone(), ..ConfigArgs::default() };
+    let alpha = || ConfigArgs { alpha: Some(0.1), ..ConfigArgs::default() };
+    let named = |policy, args: ConfigArgs| ConfigArgs { policy: Some(policy), ..args };
+    let why = |args: ConfigArgs| args.resolve().unwrap_err().to_string();
+    assert_eq!(
+        why(threshold()),
+        "--threshold: it is a knob of the policies waterfall and two-tier, and the one in \
+         force is slowdown; add --policy waterfall, or leave --threshold out"
+    );
+    assert_eq!(
+        why(named(PolicyKind::Waterfall, alpha())),
+        "--alpha: it is a knob of the policy analytical, and --policy says waterfall; say \
+         --policy analytical instead, or leave --alpha out"
+    );
+    assert_eq!(
+        why(ConfigArgs { two_tier: Some(2), ..alpha() }),
+        "--two-tier: it is a knob of the policy two-tier, and --alpha chooses analytical; \
+         say --policy two-tier instead of --alpha, or leave --two-tier out"
+    );
+    for policy in PolicyKind::ALL.into_iter().chain([PolicyKind::KernelTwoTier]) {
+        use PolicyKind::{ColdAge, KernelTwoTier, None, TwoTier, Waterfall};
+        let is_fine = |args| named(policy, args).resolve().is_ok();
+        let takes_threshold = matches!(policy, Waterfall | TwoTier | KernelTwoTier | None);
+        assert_eq!(is_fine(threshold()), takes_threshold, "{policy:?}");
+        assert_eq!(is_fine(two_tier()), matches!(policy, TwoTier | None), "{policy:?}");
+        assert_eq!(is_fine(rate()), matches!(policy, ColdAge | None), "{policy:?}");
+    }
+}
+
+#[test]
 fn a_file_may_have_knobs_of_several_policies_and_what_clashes_has_its_place() {
     let folder = std::env::temp_dir().join(format!("terrace-knobs-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

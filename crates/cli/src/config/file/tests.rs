@@ -123,6 +123,14 @@ fn each_mistake_names_line_key_and_remedy() {
             "2: policy.threshold: -1 is out of range; use 0 to 512 (pages",
         ),
         (
+            "[policy]\nalpha = 0.1\nmax_slowdown = \"5%\"".into(),
+            "3: policy.max_slowdown: it chooses the policy slowdown, and alpha chooses analytical;",
+        ),
+        (
+            "[policy]\nbudget_money = 3\nmax_slowdown = \"5%\"".into(),
+            "2: policy.budget_money: a budget of money and max_slowdown exclude each other; remo",
+        ),
+        (
             "[policy]\nkind = \"two-tier\"\ntwo_tier = 5".into(),
             "3: policy.two_tier: there is no tier 5; use 1 to 3",
         ),
