@@ -146,6 +146,9 @@ def test_the_configuration_is_kept_and_the_policy_may_change(
         other = sandbox.terrace("attach", "--preset", "tierscape", str(pid))
         assert other.returncode == 1
         assert "has other tiers than the configuration asks for" in other.stderr
+        built_in = sandbox.terrace("attach", "--move-threads", "4", str(pid))
+        assert built_in.returncode == 1
+        assert "--move-threads: the runtime of process " in built_in.stderr
         for options, policy, alpha in (
             ((), "analytical", 0.0),
             (("--alpha", "0.75"), "analytical", 0.75),

@@ -139,6 +139,16 @@ fn knock(pid: u32) -> Result<(UnixStream, Hello)> {
 /// else was built into the runtime and stays.
 fn configuration(args: &ConfigArgs, hello: &Hello, pid: u32) -> Result<Config> {
     let Some(built) = &hello.in_force else { return Ok(args.resolve()?) };
+    for (option, is_given, has) in [
+        ("--move-threads", args.move_threads.is_some(), built.move_threads.to_string()),
+        ("--move-mib-s", args.move_mib_s.is_some(), built.move_mib_s.to_string()),
+    ] {
+        ensure!(
+            !is_given,
+            "{option}: the runtime of process {pid} was built with {has}, which cannot be changed \
+             while it runs; leave the option out"
+        );
+    }
     let mut config = if args.names_tiers() {
         args.resolve()?
     } else {
@@ -214,12 +224,18 @@ mod tests {
         let args = ConfigArgs {
             policy: Some(PolicyKind::Waterfall),
             window: Some(0.5),
-            move_mib_s: Some(99),
             ..ConfigArgs::default()
         };
         let now = configuration(&args, &hello(&then), 9).unwrap();
         assert_eq!((now.policy.kind, now.run.window_s), (PolicyKind::Waterfall, 0.5));
         assert_eq!(now.run.move_mib_s, 7, "built into the runtime");
+        for (args, said) in [
+            (ConfigArgs { move_mib_s: Some(99), ..ConfigArgs::default() }, "--move-mib-s: "),
+            (ConfigArgs { move_threads: Some(4), ..ConfigArgs::default() }, "--move-threads: "),
+        ] {
+            let why = configuration(&args, &hello(&then), 9).unwrap_err().to_string();
+            assert!(why.starts_with(said) && why.contains("leave the option out"), "{why}");
+        }
     }
 
     #[test]
