@@ -24,6 +24,7 @@ mod applications;
 pub mod attach;
 mod cold_age;
 mod decisions;
+mod full;
 mod kernel_two_tier;
 mod leftover;
 mod limits;
