@@ -33,6 +33,9 @@ pub const REGION_PAGES: usize = 512;
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes in a region, the unit of placement.
 pub const REGION_BYTES: u64 = (REGION_PAGES * PAGE_BYTES) as u64;
+/// Bytes of its own stack that the runtime locks in a process that may lock as much as it likes
+/// (`CAP_IPC_LOCK`): they count in the process' `VmLck`, and the program did not lock them.
+pub const LOCKED_STACK_BYTES: u64 = 16 << 10;
 
 const _: () = assert!(MAX_TIERS <= 16, "the tier field of a page word has four bits");
 

@@ -5,9 +5,11 @@
 //! Both only to this user or root, and neither touches a page.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 
 use serde_json::{json, Value};
+use terrace_core::state::LOCKED_STACK_BYTES;
 
 use crate::doctor::human_bytes;
 
@@ -154,17 +156,56 @@ pub(super) fn add(answer: &mut Value, pid: u32, address: Option<u64>) {
             Err(e) => Some(format!("/proc/{pid}/maps cannot be read: {e}")),
             Ok(_) => why_not(&all, address),
         };
-        let why = seen.unwrap_or_else(|| settled(pid, &all, start, pages.as_deref()));
+        let why = seen.unwrap_or_else(|| settled(pid, &all, address, pages.as_deref()));
         answer["why_not"] = why.into();
     }
 }
 
+/// A number of `/proc/PID/status`, 0 if it is not there.
+fn field(status: &str, key: &str) -> u64 {
+    let rest = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    rest.and_then(|rest| rest.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Bytes that a program has locked, by its `/proc/PID/status`: less what the runtime locks of its
+/// own where it may. (Who may no longer may have been allowed to when it started.)
+pub(crate) fn locked_by_program(status: &str) -> u64 {
+    const CAP_IPC_LOCK: u32 = 14;
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let capabilities = capabilities.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    let may_lock_all = capabilities.is_some_and(|set| set >> CAP_IPC_LOCK & 1 == 1);
+    match field(status, "VmLck") << 10 {
+        bytes if may_lock_all => bytes.saturating_sub(LOCKED_STACK_BYTES),
+        LOCKED_STACK_BYTES => 0,
+        bytes => bytes,
+    }
+}
+
+/// Whether the mapping at `address` is locked, by `/proc/PID/smaps`.
+fn is_locked(smaps: impl BufRead, address: u64) -> bool {
+    let mut is_here = false;
+    for line in smaps.lines().map_while(Result::ok) {
+        if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_here) {
+            return flags.split_ascii_whitespace().any(|flag| flag == "lo");
+        }
+        if let Some(mapping) = mappings(&line).first() {
+            is_here = mapping.start <= address && address < mapping.end;
+            if mapping.start > address {
+                break;
+            }
+        }
+    }
+    false
+}
+
 /// Why memory that could be followed is not: as exactly as it can be known from outside.
-fn settled(pid: u32, all: &[Mapping], start: u64, pages: Option<&[bool]>) -> String {
+fn settled(pid: u32, all: &[Mapping], address: u64, pages: Option<&[bool]>) -> String {
+    let start = address & !(REGION_BYTES - 1);
+    // Every mapping's pages are counted for this: not where nothing is locked.
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).map(str::trim);
-    if let Some(locked) = locked.filter(|kib| !kib.starts_with("0 ")) {
-        return format!("the program has locked memory ({locked}); what is locked is not moved");
+    let smaps = || File::open(format!("/proc/{pid}/smaps")).map(BufReader::new);
+    if field(&status, "VmLck") > 0 && smaps().is_ok_and(|smaps| is_locked(smaps, address)) {
+        return "its mapping is locked (mlock), and what is locked is not moved".into();
     }
     let of_mapping = |n: &usize| {
         let at = start + *n as u64 * PAGE_BYTES;
@@ -227,6 +268,37 @@ mod tests {
         ] {
             assert!(why(address).contains(part), "{address:x}: {}", why(address));
         }
+    }
+
+    #[test]
+    fn what_the_runtime_locks_is_not_the_programs() {
+        let status = |kib: u64, capabilities: &str| {
+            locked_by_program(&format!(
+                "VmPeak:\t  100 kB\nVmLck:\t{kib:8} kB\nCapEff:\t{capabilities}\n"
+            ))
+        };
+        let (root, user) = ("000001ffffffffff", "0000000000000000");
+        assert_eq!([status(0, root), status(16, root), status(80, root)], [0, 0, 64 << 10]);
+        // It may have been root when it started.
+        assert_eq!([status(0, user), status(16, user), status(80, user)], [0, 0, 80 << 10]);
+        assert_eq!(locked_by_program(""), 0);
+    }
+
+    #[test]
+    fn only_a_mapping_that_is_locked_is_said_to_be() {
+        let smaps = "\
+7f0000000000-7f0000004000 rw-p 00000000 00:00 0 
+Size:                 16 kB
+Locked:               16 kB
+VmFlags: rd wr mr mw me lo ac 
+7f0000004000-7f0000400000 rw-p 00000000 00:00 0 
+Size:               4080 kB
+Locked:                0 kB
+VmFlags: rd wr mr mw me ac 
+";
+        let at = |address| is_locked(smaps.as_bytes(), address);
+        assert!(at(0x7f00_0000_0000) && at(0x7f00_0000_3fff));
+        assert!(!at(0x7f00_0000_4000) && !at(0x7f00_0040_0000) && !at(0x1000));
     }
 
     #[test]

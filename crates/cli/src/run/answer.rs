@@ -16,7 +16,7 @@ use super::decisions::{Decisions, Snapshot};
 use super::session::Shared;
 use super::{limits, reason};
 use crate::config::Config;
-use crate::explain::Question;
+use crate::explain::{place, Question};
 
 /// Bytes of a region.
 const REGION_BYTES: u64 = terrace_core::state::REGION_BYTES;
@@ -233,10 +233,7 @@ impl Asked<'_> {
 
     fn locked_bytes(&self) -> u64 {
         let path = format!("/proc/{}/status", self.question.pid);
-        let status = std::fs::read_to_string(path).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
-        let kib = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse::<u64>().ok());
-        kib.unwrap_or(0) << 10
+        place::locked_by_program(&std::fs::read_to_string(path).unwrap_or_default())
     }
 
     // ---- one region --------------------------------------------------------------------------

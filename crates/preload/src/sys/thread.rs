@@ -545,8 +545,8 @@ pub fn on_one_cpu<T>(work: impl FnOnce() -> T) -> T {
 /// while this thread waits must find its place, also at a memory limit. Not where the process may
 /// lock so much and no more (`RLIMIT_MEMLOCK`): that is the program's.
 pub fn hold_frame() {
-    const BEFORE: usize = 8 << 10;
-    const BYTES: usize = 16 << 10;
+    const BYTES: usize = terrace_core::state::LOCKED_STACK_BYTES as usize;
+    const BEFORE: usize = BYTES / 2;
     if !may_lock_all() {
         return;
     }
