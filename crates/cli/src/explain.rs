@@ -219,6 +219,21 @@ pub(crate) fn money(usd: f64) -> String {
     format!("{usd:.*}", digits.max(2) as usize)
 }
 
+/// Demotions that hindsight has scored, the open ones as of now: those that a share of right ones
+/// is of. What was never carried out has no score.
+pub(crate) fn scored(tally: &Value) -> u64 {
+    let counts = ["right", "wrong", "open_right", "open_wrong"];
+    counts.iter().filter_map(|key| tally[*key].as_u64()).sum()
+}
+
+/// The end of a sentence about demotions that were never carried out; empty if there are none.
+pub(crate) fn never_done(tally: &Value) -> String {
+    match tally["not_done"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(n) => format!(", {n} never done"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

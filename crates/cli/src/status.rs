@@ -35,6 +35,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// An answer holds a few KiB an application. This bounds what a broken session can make us read.
 const ANSWER_MAX_BYTES: u64 = 4 << 20;
 
+/// Whether any tier of a window (docs/timeline.md) is on an emulated medium.
+pub(crate) fn is_emulated(last: &Value) -> bool {
+    last["tiers"].as_array().is_some_and(|tiers| tiers.iter().any(|t| t["emulated"] == true))
+}
+
 /// What one session says of itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {

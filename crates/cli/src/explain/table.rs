@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::money;
+use super::{money, never_done, scored};
 use crate::doctor::human_bytes;
 
 const PAGE_BYTES: u64 = 4096;
@@ -282,12 +282,11 @@ fn hindsight(w: &mut String, all: &Value) {
     let one = |w: &mut String, name: &str, tally: &Value| {
         let _ = writeln!(
             w,
-            "  {name}: {} demotions, {} right ({} ended wrong, {} go on); saved {} USD for {} of \
-             waiting and {} of moving; regret {} USD",
-            tally["demotions"],
+            "  {name}: {} demotions, {} right ({}); saved {} USD for {} of waiting and {} of \
+             moving; regret {} USD",
+            scored(tally),
             share(&tally["share_right"]),
-            tally["wrong"],
-            tally["open"],
+            verdicts(tally),
             dollars(&tally["saved_usd"]),
             micros(number(&tally["stall_ms"]) * 1e3),
             micros(number(&tally["move_cpu_ms"]) * 1e3),
@@ -303,6 +302,21 @@ fn hindsight(w: &mut String, all: &Value) {
         "  {} regions were brought home by plan; {} of them went down again within {} windows",
         all["promotions"], all["ping_pongs"], all["ping_pong_windows"]
     );
+}
+
+/// What became of demotions.
+fn verdicts(tally: &Value) -> String {
+    let count = |key: &str| tally[key].as_u64().unwrap_or(0);
+    let mut text = format!("{} ended wrong", count("wrong"));
+    let (wrong, begun) = (count("open_wrong"), count("open_wrong") + count("open_right"));
+    if begun > 0 {
+        text += &format!(", {wrong} of the {begun} that go on are wrong so far");
+    }
+    text += &never_done(tally);
+    match count("open").saturating_sub(begun) {
+        0 => text,
+        n => format!("{text}, {n} not begun"),
+    }
 }
 
 fn plans(w: &mut String, answer: &Value) {
@@ -415,6 +429,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn demotions_that_are_counted_are_those_that_were_scored() {
+        let mut out = String::new();
+        let all = json!({
+            "demotions": 40, "right": 5, "wrong": 1, "open": 22, "open_right": 15, "open_wrong": 4,
+            "not_done": 12, "share_right": 0.8, "tiers": [],
+        });
+        hindsight(&mut out, &all);
+        let said = "all tiers: 25 demotions, 80.0 % right (1 ended wrong, 4 of the 19 that go on \
+                    are wrong so far, 12 never done, 3 not begun); saved";
+        assert!(out.contains(said), "{out}");
+        assert_eq!(verdicts(&json!({ "wrong": 2 })), "2 ended wrong");
+    }
 
     #[test]
     fn a_region_says_where_its_pages_are_and_why_some_stay() {

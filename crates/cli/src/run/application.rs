@@ -25,6 +25,7 @@ use terrace_core::wire::{
     TierReport, ToRuntime, NOTE_BYTES_MAX, REFUSALS, VERSION,
 };
 
+use super::bill::Bill;
 use super::cold_age;
 use super::decisions::{Decisions, Known as Weighed};
 use super::kernel_two_tier::KernelTwoTier;
@@ -84,6 +85,7 @@ pub(super) struct Application {
     /// By region: its history, and the window it was last reported in.
     histories: HashMap<u64, (RegionHistory, u32)>,
     first_seen: Instant,
+    bill: Bill,
     /// The report before, and the planner's CPU time then.
     last: Option<(Report, u64)>,
     planner_cpu_ns: u64,
@@ -113,6 +115,7 @@ impl Application {
             trials: Trials::default(),
             histories: HashMap::new(),
             first_seen: Instant::now(),
+            bill: Bill::default(),
             last: None,
             planner_cpu_ns: 0,
             soon_windows: 0,
@@ -462,7 +465,10 @@ impl Application {
 
     // ---- what happened, for people ---------------------------------------------------------
 
-    fn publish(&self, report: &Report, plan: &Option<Plan>, solve: Duration) {
+    fn publish(&mut self, report: &Report, plan: &Option<Plan>, solve: Duration) {
+        let money = self.money(report);
+        let seen_s = self.first_seen.elapsed().as_secs_f64();
+        self.bill.add(seen_s, money.managed_bytes, money.saved);
         let last = self.timeline(report, plan, solve);
         let totals = json!({
             "faults": report.served_faults(),
@@ -479,11 +485,13 @@ impl Application {
             "given_up_pages": report.given_up_pages,
             "reused_pages": report.reused_pages,
             "pages_moved": pages_moved(report),
+            "managed_gib_s": self.bill.managed_gib_s,
+            "saved_gib_s": self.bill.saved_gib_s,
         });
         self.shared.publish(ApplicationStatus {
             pid: self.pid,
             command: self.command.clone(),
-            started_s: self.first_seen.elapsed().as_secs_f64(),
+            started_s: seen_s,
             has_ended: false,
             last,
             totals,

@@ -22,6 +22,7 @@ mod answer;
 mod application;
 mod applications;
 pub mod attach;
+mod bill;
 mod cold_age;
 mod decisions;
 mod full;

@@ -22,9 +22,9 @@ use super::application::Application;
 use super::applications::Applications;
 use super::decisions::Decisions;
 use super::timeline::{self, Timeline};
-use super::{answer, signals};
+use super::{answer, bill, signals};
 use crate::config::Config;
-use crate::explain::Question;
+use crate::explain::{never_done, scored, Question};
 use crate::say;
 use crate::sim::costs;
 use crate::status::{self, places, ApplicationStatus, SessionStatus};
@@ -173,21 +173,32 @@ impl Session {
     pub(super) fn summary(&self) -> Option<String> {
         let applications = self.shared.applications();
         let a = applications.largest()?;
-        let number = |of: &serde_json::Value, key: &str| {
-            of.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0)
-        };
-        Some(format!(
-            "{} (pid {}): at its last window {:.1} % of memory TCO saved on {:.0} MiB; \
-             {:.0} faults served, {:.2} s waited for them in all{}",
-            shortened(&a.command),
-            a.pid,
-            number(&a.last, "tco_saved") * 100.0,
-            number(&a.last, "managed_bytes") / f64::from(1 << 20),
-            number(&a.totals, "faults"),
-            number(&a.totals, "stalled_ms") / 1000.0,
-            hindsight(&a.last["hindsight"]),
-        ))
+        Some(summary_of(a))
     }
+}
+
+/// What the end report says of an application. Its share of the bill counts every window, since the
+/// last one may be that of a program which touches everything on its way out.
+fn summary_of(a: &ApplicationStatus) -> String {
+    let number = |of: &serde_json::Value, key: &str| {
+        of.get(key).and_then(serde_json::Value::as_f64).unwrap_or(0.0)
+    };
+    let last = number(&a.last, "tco_saved") * 100.0;
+    let mean = bill::share_saved(&a.totals).map_or(last, |share| share * 100.0);
+    let counted = match status::is_emulated(&a.last) {
+        true => " (emulated media counted)",
+        false => "",
+    };
+    format!(
+        "{} (pid {}): {mean:.1} % of memory TCO saved on average ({last:.1} % in its last window) \
+         on {:.0} MiB{counted}; {:.0} faults served, {:.2} s waited for them in all{}",
+        shortened(&a.command),
+        a.pid,
+        number(&a.last, "managed_bytes") / f64::from(1 << 20),
+        number(&a.totals, "faults"),
+        number(&a.totals, "stalled_ms") / 1000.0,
+        hindsight(&a.last["hindsight"]),
+    )
 }
 
 /// The beginning of a command that is longer than a line has room for.
@@ -289,13 +300,14 @@ impl Shared {
     }
 }
 
-/// What the end report says of hindsight: nothing if nothing was ever demoted.
+/// What the end report says of hindsight: nothing if nothing was ever scored.
 fn hindsight(all: &serde_json::Value) -> String {
-    let demotions = all["demotions"].as_u64().unwrap_or(0);
-    match all["share_right"].as_f64() {
-        Some(share) if demotions > 0 => {
-            format!("; of {demotions} demotions {:.1} % were right in hindsight", share * 100.0)
-        }
+    match (all["share_right"].as_f64(), scored(all)) {
+        (Some(share), demotions) if demotions > 0 => format!(
+            "; of {demotions} demotions {:.1} % were right in hindsight{}",
+            share * 100.0,
+            never_done(all)
+        ),
         _ => String::new(),
     }
 }
@@ -398,6 +410,39 @@ fn send(mut stream: &UnixStream, answer: &impl Serialize) -> std::io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_report_is_about_the_whole_run() {
+        let mut a = ApplicationStatus {
+            pid: 7,
+            command: "job".into(),
+            started_s: 10.0,
+            has_ended: true,
+            last: json!({
+                "tco_saved": -0.039,
+                "managed_bytes": 64 << 20,
+                "tiers": [{ "emulated": false }, { "emulated": false }],
+                "hindsight": {
+                    "demotions": 25, "right": 12, "wrong": 0, "open": 1, "open_right": 0,
+                    "open_wrong": 1, "not_done": 12, "share_right": 12.0 / 13.0,
+                },
+            }),
+            totals: json!({
+                "faults": 9, "stalled_ms": 1500.0, "managed_gib_s": 2.0, "saved_gib_s": 1.41,
+            }),
+        };
+        assert_eq!(
+            summary_of(&a),
+            "job (pid 7): 70.5 % of memory TCO saved on average (-3.9 % in its last window) on 64 \
+             MiB; 9 faults served, 1.50 s waited for them in all; of 13 demotions 92.3 % were \
+             right in hindsight, 12 never done"
+        );
+        a.last["tiers"][1]["emulated"] = true.into();
+        assert!(summary_of(&a).contains("on 64 MiB (emulated media counted); 9"));
+        // One that had no time.
+        a.totals = json!({});
+        assert!(summary_of(&a).contains(": -3.9 % of memory TCO saved on average (-3.9 % in"));
+    }
 
     #[test]
     fn a_long_command_is_cut_between_characters() {

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{ApplicationStatus, Found};
+use super::{is_emulated, ApplicationStatus, Found};
 use crate::doctor::human_bytes;
+use crate::explain::{never_done, scored};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -96,9 +97,10 @@ fn application_table(out: &mut String, supervisor_pid: u32, application: &Applic
         let hindsight = &last["hindsight"];
         let _ = writeln!(
             out,
-            "  hindsight {:.1} % of {} demotions were right; those that were not lost {} USD",
+            "  hindsight {:.1} % of {} demotions were right{}; those that were not lost {} USD",
             share * 100.0,
-            number(&hindsight["demotions"]),
+            scored(hindsight),
+            never_done(hindsight),
             hindsight["regret_usd"].as_f64().map_or("-".into(), crate::explain::money)
         );
     }
@@ -150,10 +152,6 @@ fn tiers(out: &mut String, last: &Value) {
             if tier["emulated"] == true { "  emulated" } else { "" }
         );
     }
-}
-
-fn is_emulated(last: &Value) -> bool {
-    last["tiers"].as_array().is_some_and(|tiers| tiers.iter().any(|t| t["emulated"] == true))
 }
 
 fn faults_total(last: &Value) -> String {
