@@ -343,6 +343,8 @@ pub enum Why {
         cold: u64,
         /// Sent one tier further because most of it stayed untouched.
         further: u64,
+        /// In the last tier, with some pages back: those go down again.
+        again: u64,
         /// Promoted because most of it had faulted back and it is not cold.
         back: u64,
     },
@@ -354,6 +356,8 @@ pub enum Why {
         hotness_max: f32,
         /// Sent there from DRAM, or from another tier.
         cold: u64,
+        /// There, with some pages back: those go down again.
+        again: u64,
         /// Promoted because most of it had faulted back and it is not cold.
         back: u64,
     },
@@ -460,20 +464,24 @@ impl fmt::Display for Why {
                     // Else one would raise what is accepted, and wonder.
                     false => write!(
                         f,
-                        "; all that is worth it is wanted: a per cent of slowdown must save \
-                         {worth} % of the memory"
+                        "; all that is worth it is wanted: a per cent of slowdown must save {} % \
+                         of the memory",
+                        (worth * 1e3).round() / 1e3
                     ),
                 }
             }
-            Why::Waterfall { hotness_max, cold, further, back } => write!(
+            Why::Waterfall { hotness_max, cold, further, again, back } => write!(
                 f,
-                "{cold} regions at or below {hotness_max:.1} pages a window go to T1, {further} \
-                 that stayed untouched go one tier further, {back} in use again return to DRAM"
+                "{cold} regions at or below {hotness_max:.1} pages a window go to the first tier, \
+                 {further} that stayed untouched go one tier further, {again} in the last go down \
+                 again with what came back, {back} in use again return to DRAM"
             ),
-            Why::TwoTier { tier, hotness_max, cold, back } => write!(
+            Why::TwoTier { tier, hotness_max, cold, again, back } => write!(
                 f,
-                "{cold} regions at or below {hotness_max:.1} pages a window go to {tier}, {back} \
-                 in use again return to DRAM"
+                "{cold} regions at or below {hotness_max:.1} pages a window go to compressed tier \
+                 {}, {again} that are there go down again with what came back, {back} in use again \
+                 return to DRAM",
+                tier.0
             ),
             Why::ColdAge {
                 state,

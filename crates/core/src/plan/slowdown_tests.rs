@@ -368,6 +368,17 @@ fn time_that_saves_hardly_anything_is_not_lost() {
     assert!(matches!(why, Why::WithinSlowdown { is_spent: false, .. }), "{why:?}");
     let said = why.to_string();
     assert!(said.ends_with("a per cent of slowdown must save 0.5 % of the memory"), "{said}");
+    // Where more is accepted, without what only rounding put there.
+    let said = rounded(why).to_string();
+    assert!(said.ends_with("a per cent of slowdown must save 0.04 % of the memory"), "{said}");
+}
+
+/// The same reason, where time must save what `0.2 / 5` is with an error of rounding.
+fn rounded(mut why: Why) -> Why {
+    if let Why::WithinSlowdown { worth, .. } = &mut why {
+        *worth = 0.040_000_000_000_000_01;
+    }
+    why
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //!
 //! It is the waterfall with one step to fall, and is made of it.
 
+use super::waterfall::goes_down_again;
 use super::{Move, Plan, Policy, RegionView, Threshold, Waterfall, Why};
 use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
@@ -58,8 +59,15 @@ impl Policy for TwoTier {
             }
         }
         if let Why::Waterfall { hotness_max, cold, back, .. } = plan.why {
-            let cold = cold + strays.len() as u64;
-            plan.why = Why::TwoTier { tier: self.tier, hotness_max, cold, back };
+            // Those of which pages came back are moved for that already.
+            let is_stray = |step: &&Move| {
+                let is_home = regions[step.region as usize].is_back_in_dram();
+                !is_home && step.from != TierId::DRAM && step.from != step.to
+            };
+            let cold = cold + (plan.moves.iter().filter(is_stray).count() + strays.len()) as u64;
+            let again = plan.moves.iter().filter(|step| goes_down_again(step, regions)).count();
+            let again = again as u64;
+            plan.why = Why::TwoTier { tier: self.tier, hotness_max, cold, again, back };
         }
         plan.moves.append(&mut strays);
         plan.moves.sort_by_key(|step| step.region);
@@ -87,7 +95,7 @@ mod tests {
         // 6 * 4 and 2 * 4 / 3, in pages of a region.
         let region_usd = 512.0 * 4.0 / crate::cost::PAGES_PER_GIB;
         assert!((plan.expected_tco - region_usd * (6.0 + 2.0 / 3.0)).abs() < 1e-12);
-        let why = Why::TwoTier { tier: TierId(2), hotness_max: 1.0, cold: 2, back: 0 };
+        let why = Why::TwoTier { tier: TierId(2), hotness_max: 1.0, cold: 2, again: 0, back: 0 };
         assert_eq!(plan.why, why);
         let moved: Vec<_> =
             (0..8).map(|n| region(n, n as f32, if n < 2 { 2 } else { 0 }, 0)).collect();
@@ -120,6 +128,12 @@ mod tests {
         ];
         let plan = TwoTier::new(Threshold::Value(10.0), TierId(1)).plan(&regions, &tiers(4));
         assert_eq!(steps(&plan), [(0, 1, 0), (1, 1, 1), (2, 1, 1), (3, 3, 1)]);
+        let tier = TierId(1);
+        let why = Why::TwoTier { tier, hotness_max: 0.0, cold: 2, again: 1, back: 1 };
+        assert_eq!(plan.why, why);
+        let said = "2 regions at or below 0.0 pages a window go to compressed tier 1, 1 that are \
+                    there go down again";
+        assert!(why.to_string().starts_with(said), "{why}");
         let nothing = TwoTier::new(Threshold::Value(10.0), TierId(4)).plan(&regions, &tiers(4));
         assert_eq!((nothing.moves.len(), nothing.why), (0, Why::NothingToPlan));
     }
@@ -148,6 +162,10 @@ mod tests {
             let allowed = |to: TierId| to == TierId::DRAM || to.index() == chosen;
             prop_assert!(plan.moves.iter().all(|step| allowed(step.to)));
             prop_assert!(plan.moves.is_sorted_by_key(|step| step.region));
+            // Each of them is in the sentence once.
+            if let Why::TwoTier { cold, again, back, .. } = plan.why {
+                prop_assert_eq!(cold + again + back, plan.moves.len() as u64);
+            }
         }
     }
 }

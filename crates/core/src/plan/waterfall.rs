@@ -10,7 +10,7 @@
 //! sent; when regions fault back, the coldest in DRAM take their place. With more than the share
 //! down, nothing is promoted: coming back is decided by the program's own faults.
 
-use super::{Plan, Policy, RegionView, Why};
+use super::{Move, Plan, Policy, RegionView, Why};
 use crate::cost::TierCost;
 use crate::tier::{TierId, MAX_TIERS};
 
@@ -76,6 +76,11 @@ impl Waterfall {
     }
 }
 
+/// Whether a move only takes down again what came back of a region that stays in its tier.
+pub(super) fn goes_down_again(step: &Move, regions: &[RegionView]) -> bool {
+    step.from == step.to && !regions[step.region as usize].is_back_in_dram()
+}
+
 impl Policy for Waterfall {
     fn plan(&mut self, regions: &[RegionView], tiers: &[TierCost]) -> Plan {
         let tiers = &tiers[..tiers.len().min(MAX_TIERS)];
@@ -114,7 +119,10 @@ impl Policy for Waterfall {
             back -= u64::from(region.tier != TierId::DRAM);
         }
         let cold = self.candidates.len() as u64;
-        Plan::to_tiers(regions, tiers, &to, Why::Waterfall { hotness_max, cold, further, back })
+        let mut plan = Plan::to_tiers(regions, tiers, &to, Why::NothingToPlan);
+        let again = plan.moves.iter().filter(|step| goes_down_again(step, regions)).count() as u64;
+        plan.why = Why::Waterfall { hotness_max, cold, further, again, back };
+        plan
     }
 }
 
@@ -156,8 +164,15 @@ mod tests {
         ];
         let plan = policy.plan(&regions, &tiers(4));
         assert_eq!(moves(&plan), [(1, 1, 2), (2, 2, 0), (3, 2, 1), (4, 3, 3)]);
-        let why = Why::Waterfall { hotness_max: 3.0, cold: 1, further: 1, back: 1 };
+        let why = Why::Waterfall { hotness_max: 3.0, cold: 1, further: 1, again: 1, back: 1 };
         assert_eq!(plan.why, why);
+        // Every move is in the sentence, and no tier by a name that no table has.
+        assert_eq!(
+            why.to_string(),
+            "1 regions at or below 3.0 pages a window go to the first tier, 1 that stayed \
+             untouched go one tier further, 1 in the last go down again with what came back, 1 in \
+             use again return to DRAM"
+        );
     }
 
     #[test]
