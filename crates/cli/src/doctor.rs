@@ -199,8 +199,16 @@ impl Report {
             }
         }
         let TrackerChoice { method, why_not_better } = &self.tracker;
-        let _ =
-            writeln!(out, "\nhotness is measured by {method}; why not better: {why_not_better}");
+        let is_missing = self.checks.iter().any(|c| c.name == method && c.state == State::Missing);
+        // Without it nothing is measured, and no other way is known.
+        let (is, lack) = match is_missing {
+            true => ("would be", ", which is missing here"),
+            false => ("is", ""),
+        };
+        let _ = writeln!(
+            out,
+            "\nhotness {is} measured by {method}{lack}; why not better: {why_not_better}"
+        );
         out.push_str(if self.can_tier {
             "tiering can work on this machine\n"
         } else {

@@ -214,8 +214,14 @@ fn the_tracker_is_what_terrace_uses_and_says_why() {
     fake.expect("userfaultfd RWP_ASYNC", State::Missing, "costs a fault through the pager");
     fake.expect("userfaultfd sampling", State::Ok, "in use");
     assert!(report.can_tier, "no better tracker is needed");
+    assert!(report.table().contains("hotness is measured by userfaultfd sampling; why not"));
     fake.0.facts.perf = PerfAccess::Forbidden;
     fake.expect("hardware samples (PEBS/IBS)", State::Missing, "perf_event_paranoid=1");
+    fake.0.facts.uffd = UffdAccess::default();
+    fake.expect("userfaultfd sampling", State::Missing, "no userfaultfd");
+    let said = "hotness would be measured by userfaultfd sampling, which is missing here; why not";
+    let table = examine(&fake.0).table();
+    assert!(table.contains(said) && !table.contains("hotness is measured"), "{table}");
 }
 
 #[test]
