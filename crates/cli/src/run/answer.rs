@@ -99,18 +99,14 @@ impl Asked<'_> {
         all["refusals"] = self.refusals();
         let names = self.config().tiers.iter().map(|t| t.name.as_str());
         all["hindsight"] = self.decisions.hindsight(names);
-        all["plans"] = self
-            .decisions
-            .plans(|plan| {
-                let moves = plan.moves.iter().map(|(&(from, to), &(regions, pages))| {
-                    let (from, to) = (self.name(from), self.name(to));
-                    json!({ "from": from, "to": to, "regions": regions, "pages": pages })
-                });
-                json!({
-                    "window": plan.window, "why": plan.why, "moves": moves.collect::<Value>(),
-                })
-            })
-            .into();
+        let plans = self.decisions.plans(self.question.top, |plan| {
+            let moves = plan.moves.iter().map(|(&(from, to), &(regions, pages))| {
+                let (from, to) = (self.name(from), self.name(to));
+                json!({ "from": from, "to": to, "regions": regions, "pages": pages })
+            });
+            json!({ "window": plan.window, "why": plan.why, "moves": moves.collect::<Value>() })
+        });
+        all["plans"] = plans.into();
         let past = self.decisions.past(self.question.top);
         all["ended"] = past.iter().map(|p| self.past(p)).collect();
         all

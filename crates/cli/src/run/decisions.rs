@@ -138,11 +138,12 @@ impl Decisions {
         let touched = touched(&views, inner.last.as_deref());
         if let Some(plan) = &plan {
             inner.hindsight.decided(&window, &views, &plan.moves, usd_per_s);
-            if !plan.moves.is_empty() {
+            let planned = Planned::of(report.window, plan, &views);
+            if !planned.moves.is_empty() {
                 if inner.plans.len() == PLANS_KEPT {
                     inner.plans.pop_front();
                 }
-                inner.plans.push_back(Planned::of(report.window, plan, &views));
+                inner.plans.push_back(planned);
             }
         }
         inner.last = Some(Arc::new(Snapshot {
@@ -169,9 +170,9 @@ impl Decisions {
         self.lock().last.clone()
     }
 
-    /// Hands out the last plans that moved anything, in short, the newest first.
-    pub(super) fn plans<R>(&self, each: impl FnMut(&Planned) -> R) -> Vec<R> {
-        self.lock().plans.iter().rev().map(each).collect()
+    /// Hands out the last `most` plans that moved anything, in short, the newest first.
+    pub(super) fn plans<R>(&self, most: usize, each: impl FnMut(&Planned) -> R) -> Vec<R> {
+        self.lock().plans.iter().rev().take(most).map(each).collect()
     }
 
     /// The open record of a region, and the last `most` that ended, the newest first.
@@ -279,7 +280,8 @@ impl Planned {
     }
 }
 
-/// Regions that `steps` move, and the pages that movers carry for it, by where from and to.
+/// Regions that `steps` move, and the pages that movers carry for it, by where from and to. Where
+/// nothing is carried, since all of it came back lately, nothing moves.
 fn carried(steps: &[Move], views: &[RegionView]) -> BTreeMap<(TierId, TierId), (u64, u64)> {
     let mut moves: BTreeMap<_, (u64, u64)> = BTreeMap::new();
     for step in steps {
@@ -287,6 +289,7 @@ fn carried(steps: &[Move], views: &[RegionView]) -> BTreeMap<(TierId, TierId), (
         let pages = views[step.region as usize].pages_to_carry(step.to);
         *sum = (sum.0 + 1, sum.1 + u64::from(pages));
     }
+    moves.retain(|_, (_, pages)| *pages > 0);
     moves
 }
 
@@ -362,6 +365,8 @@ mod tests {
         assert_eq!(moved(&[step(0, 1), step(1, 1)]), Some((2, 12 + 9)));
         assert_eq!(moved(&[step(0, 2)]), Some((1, 412)));
         assert_eq!(moved(&[step(0, 0), step(2, 0)]), Some((2, 400)));
+        // Nothing of it is stored, so that there is nothing to bring home.
+        assert_eq!(moved(&[step(2, 0)]), None);
     }
 
     /// Regions in the order in which a program found them, which is not that of addresses.
@@ -400,6 +405,8 @@ mod tests {
         let usd_per_s = usd_per_second_default(4.0);
         assert!((usd_per_second(last.usd_per_ns(), 1.0) / usd_per_s - 1.0).abs() < 1e-12);
 
+        assert_eq!(decisions.plans(9, |plan| plan.window), [1]);
+        assert!(decisions.plans(0, |plan| plan.window).is_empty());
         let names = ["T1"];
         assert_eq!(decisions.hindsight(names.into_iter())["open"], 1);
         decisions.finish();
