@@ -128,6 +128,14 @@ fn present(pid: u32, start: u64, end: u64) -> Option<Vec<bool>> {
     Some(bytes.chunks_exact(8).map(|entry| entry[7] & 0xc0 != 0).collect())
 }
 
+/// The first address in `[start, end)` that may be followed, or else is mapped: memory need not
+/// begin with its first region.
+fn first_mapped(all: &[Mapping], start: u64, end: u64) -> Option<u64> {
+    let inside = || all.iter().filter(|m| m.start < end && start < m.end);
+    let first = inside().find(|m| m.is_candidate()).or_else(|| inside().next());
+    first.map(|mapping| mapping.start.max(start))
+}
+
 /// Adds to an answer what only the address space can say: the mapping and the page at `address`, or
 /// the names of the groups' mappings.
 pub(super) fn add(answer: &mut Value, pid: u32, address: Option<u64>) {
@@ -136,10 +144,13 @@ pub(super) fn add(answer: &mut Value, pid: u32, address: Option<u64>) {
     let holds = |address: u64| all.iter().find(|m| m.start <= address && address < m.end);
     let Some(address) = address else {
         for group in answer["groups"].as_array_mut().into_iter().flatten() {
-            let inside = group["end"].as_u64().map(|end| end - 1);
-            if let Some(mapping) = inside.and_then(holds) {
+            let Some((start, end)) = group["start"].as_u64().zip(group["end"].as_u64()) else {
+                continue;
+            };
+            if let Some(mapping) = holds(end - 1) {
                 group["mapping"] = mapping.name.as_str().into();
             }
+            group["address"] = first_mapped(&all, start, end).unwrap_or(start).into();
         }
         return;
     };
@@ -268,6 +279,18 @@ mod tests {
         ] {
             assert!(why(address).contains(part), "{address:x}: {}", why(address));
         }
+    }
+
+    #[test]
+    fn a_group_begins_where_its_memory_does() {
+        let all = mappings(MAPS);
+        let first = |start, end| first_mapped(&all, start, end);
+        assert_eq!(first(0x7f00_0060_0000, 0x7f00_00a0_0000), Some(0x7f00_0070_0000));
+        assert_eq!(first(0x7f00_0020_0000, 0x7f00_0060_0000), Some(0x7f00_0020_0000));
+        // Behind a file, and where nothing else is.
+        assert_eq!(first(0x55d0_c000_0000, 0x55d0_c020_0000), Some(0x55d0_c010_0000));
+        assert_eq!(first(0x7f00_0040_0000, 0x7f00_0050_0000), Some(0x7f00_0040_0000));
+        assert_eq!(first(0x1000, 0x2000), None);
     }
 
     #[test]
