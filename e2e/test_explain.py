@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -151,6 +152,53 @@ def test_memory_that_is_not_followed_has_a_reason(explained: Explained) -> None:
     assert "not tracked its mapping has" in explained.text(hex(explained.areas["small"]))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only with CAP_IPC_LOCK the runtime locks anything")
+def test_what_the_runtime_locks_is_not_the_programs(explained: Explained) -> None:
+    """16 KiB of the runtime's own stack are locked: nothing is said of memory that is locked."""
+    status = Path(f"/proc/{explained.pid}/status").read_text()
+    locked = next(line.split() for line in status.splitlines() if line.startswith("VmLck:"))
+    assert locked[1:] == ["16", "kB"], "the runtime's own, by terrace_core::state"
+    limits = {limit["what"]: limit["text"] for limit in explained.json()["limits"]}
+    assert "locked" not in limits["untracked"], limits
+    # All that is large enough to be followed, and is not.
+    maps = Path(f"/proc/{explained.pid}/maps").read_text().splitlines()
+    asked = 0
+    for line in maps:
+        start, end = (int(address, 16) for address in line.split()[0].split("-"))
+        if " rw-p 00000000 00:00 0 " not in f"{line} " or end - start < 256 << 10:
+            continue
+        told = explained.json(hex(start))
+        if not told["tracked"]:
+            asked += 1
+            assert "locked" not in told["why_not"], told
+    assert asked > 0, "memory of the runtime itself is not followed"
+
+
+def test_a_full_medium_is_what_is_named(sandbox: Sandbox, program: Compiler) -> None:
+    """Whatever is asked to be saved, a file of 2 MiB holds no more: time is not what is short."""
+    config = sandbox.folder / "small.toml"
+    config.write_text(
+        '[[medium]]\nname = "disk"\nkind = "file"\ncapacity_mib = 2\nusd_per_gib_month = 0.02\n'
+        f"directory = {json.dumps(str(sandbox.folder))}\n"
+        '[[tier]]\ncodec = "lz4"\npool = "zsmalloc"\nmedium = "disk"\n'
+    )
+    options = ("--config", str(config), "--window", "0.3", "--alpha", "0")
+    with sandbox.start(program("hot_and_cold"), options=options) as run:
+        areas, pid = areas_of(run)
+        explained = Explained(sandbox, run, pid, areas)
+
+        def full() -> str:
+            limits = {limit["what"]: limit["text"] for limit in explained.json()["limits"]}
+            return str(limits.get("full", ""))
+
+        wait_until("a window has ended", lambda: len(run.windows(pid)) > 0)
+        wait_until("the file is full", lambda: full() != "", 40)
+        assert 'raise capacity_mib of "disk", which is 2' in full()
+        assert "lower --alpha" not in explained.text()
+        os.kill(pid, signal.SIGTERM)
+        assert run.conclude() == 0, run.stderr()
+
+
 def test_the_application_as_a_whole(explained: Explained) -> None:
     """Every part of the answer is there, and agrees with what is known of the program."""
     told = explained.json()
@@ -188,12 +236,24 @@ def test_the_application_as_a_whole(explained: Explained) -> None:
     assert told["hindsight"]["demotions"] >= 6
     assert all(plan["moves"] and plan["window"] <= told["window"] for plan in told["plans"])
     assert told["plans"]
-    assert len(explained.json("--top", "1")["groups"]) <= 2
+    # All that is asked for, and no move that carries nothing.
+    assert all(move["pages"] > 0 for plan in told["plans"] for move in plan["moves"])
+    one = explained.json("--top", "1")
+    assert len(one["groups"]) <= 2 and len(one["plans"]) <= 1 and len(one["ended"]) <= 1
+    # A group is named by an address that can be asked about.
+    assert all(explained.json(hex(group["address"]))["mapping"] for group in groups)
+    # Nobody knows what is not followed but by what is left of the whole.
+    shared = AREA_PAGES * 4096
+    assert told["untracked_bytes"] >= shared
+    assert told["policy"]["budget_money"] is None
 
     text = explained.text()
     for part in ("in the last window:", "budget", "a second of waiting is worth",
-                 "what keeps it from saving more", "hindsight", "the last plans"):  # fmt: skip
+                 "what keeps it from saving more", "hindsight", "the last plans",
+                 "analytical, tiers auto, --alpha 0.2\n", "\n  not followed "):  # fmt: skip
         assert part in text, text
+    status = explained.sandbox.terrace("status", str(explained.pid)).stdout
+    assert "analytical, tiers auto, --alpha 0.2\n" in status and "\n  not followed " in status
     # The session's own id will do as long as it has one program.
     by_session = explained.sandbox.terrace("explain", str(explained.run.pid), "--json")
     assert json.loads(by_session.stdout)["pid"] == explained.pid
@@ -248,6 +308,18 @@ def test_what_is_never_touched_again_was_right(sandbox: Sandbox, program: Compil
         os.kill(pid, signal.SIGTERM)
         assert run.conclude() == 0
         assert "were right in hindsight" in run.stderr()
+        # The end report has the share of the whole bill, by memory and time.
+        windows = run.windows(pid)
+        ends = [window["t_s"] for window in windows]
+        lasted = [end - start for start, end in zip([0.0, *ends[:-1]], ends, strict=True)]
+        bill = [w["managed_bytes"] * s for w, s in zip(windows, lasted, strict=True)]
+        saved = sum(b * w["tco_saved"] for b, w in zip(bill, windows, strict=True))
+        said = re.search(
+            r"(-?[\d.]+) % of memory TCO saved on average \((-?[\d.]+) %", run.stderr()
+        )
+        assert said is not None, run.stderr()
+        assert float(said[1]) == pytest.approx(100 * saved / sum(bill), abs=0.2)
+        assert float(said[2]) == pytest.approx(100 * windows[-1]["tco_saved"], abs=0.06)
 
 
 def test_what_comes_back_at_once_was_wrong(sandbox: Sandbox, program: Compiler) -> None:

@@ -30,21 +30,27 @@ const ANSWER_MAX_BYTES: u64 = 16 << 20;
 const JSON_HELP: &str = "\
 JSON (--json), for an application:
   pid, command, supervisor_pid, window, window_s   who, and the window of the last plan
-  policy        kind, preset, alpha, max_slowdown, threshold, cooling_windows, why (a sentence)
+  policy        kind, preset, cooling_windows, why (a sentence), and the knobs in force, the others
+                null: alpha, budget_money (as the option takes it), max_slowdown (a share),
+                threshold, two_tier, promotion_rate (a share a minute)
   lost          what the last window took from the program, as in docs/timeline.md; null if that
                 is not known
   usd_per_stall_s   what a second of waiting is worth to the plan, US dollars;
                 usd_per_stall_s_is_from_plan: else it is the default, a second of a core at 8
                 times the price of a GiB of DRAM
   budget        of (time, money or data), unit, allowed, spent, left; with a slowdown also
-                slowdown_accepted and slowdown_newest, as shares; null if there is none
+                slowdown_accepted and slowdown_newest, as shares; of an amount of money what it
+                leaves for followed regions, or all of it if it cannot be kept; null if there is
+                none
   gap           how far the plan may be from the best one, a share; null if not known
   tiers[]       name, fault_us, fault_us_is_measured, ratio (stored / original bytes),
                 usd_per_gib_month (of the medium), usd_per_gib_month_kept (of data kept there),
-                pages (now), recommended_pages (of the plan), faults_total; the first is DRAM
+                emulated, pages (now), recommended_pages (of the plan), faults_total; the first is
+                DRAM, with what is resident of followed regions
+  untracked_bytes   resident memory of the program that is not followed
   groups[]      neighbouring regions of 2 MiB: start, end, regions, pages, resident_pages,
-                touched_pages (a window), regions_in[] (by tier, as planned), mapping; the last
-                may be {others, pages}
+                touched_pages (a window), regions_in[] (by tier, as planned), mapping, address (the
+                first that is mapped); the last may be {others, pages}
   limits[]      what keeps it from saving more: what, pages, usd_per_month (what the cheapest tier
                 would save), text
   refusals[]    reason, pages (since the start), text, remedy

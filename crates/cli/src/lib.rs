@@ -25,6 +25,7 @@ pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod explain;
+mod knobs;
 pub mod machine;
 pub mod media;
 mod output;

@@ -6,8 +6,12 @@ use serde_json::Value;
 
 use super::{money, never_done, scored};
 use crate::doctor::human_bytes;
+use crate::knobs;
 
 const PAGE_BYTES: u64 = 4096;
+
+/// The row of what is resident and in no region that is followed.
+const NOT_FOLLOWED: &str = "not followed";
 
 /// What was asked about an application.
 pub(super) fn application(answer: &Value) -> String {
@@ -145,14 +149,7 @@ fn one_region(w: &mut String, answer: &Value) {
 
 fn head(answer: &Value) -> String {
     let policy = &answer["policy"];
-    let mut knobs = String::new();
-    for knob in ["alpha", "max_slowdown", "threshold"] {
-        match &policy[knob] {
-            Value::Null => {}
-            Value::String(s) => knobs += &format!(", {knob} {s}"),
-            other => knobs += &format!(", {knob} {other}"),
-        }
-    }
+    let knobs = knobs::words(policy);
     format!(
         "{} (pid {}, session {}), window {} of {} s each\n  policy    {}, tiers {}{knobs}\n  \
          plan      {}\n",
@@ -216,7 +213,7 @@ fn price(w: &mut String, answer: &Value) {
 
 fn tiers(w: &mut String, answer: &Value) {
     let tiers = list(&answer["tiers"]);
-    let width = width(tiers, "name");
+    let width = width(tiers, "name").max(NOT_FOLLOWED.len());
     let _ = writeln!(
         w,
         "\n  {:width$}  {:>9}  {:>5}  {:>9}  {:>18}  {:>10}  {:>10}",
@@ -230,14 +227,19 @@ fn tiers(w: &mut String, answer: &Value) {
         };
         let _ = writeln!(
             w,
-            "  {:width$}  {:>9.2}  {:>5.2}  {:>9.3}  {fault:>18}  {:>10}  {:>10}",
+            "  {:width$}  {:>9.2}  {:>5.2}  {:>9.3}  {fault:>18}  {:>10}  {:>10}{}",
             text(&tier["name"]),
             number(&tier["usd_per_gib_month"]),
             number(&tier["ratio"]),
             number(&tier["usd_per_gib_month_kept"]),
             pages(&tier["pages"]),
             pages(&tier["recommended_pages"]),
+            if tier["emulated"] == true { "  emulated" } else { "" },
         );
+    }
+    if let Some(bytes) = answer["untracked_bytes"].as_u64() {
+        let fill = 9 + 5 + 9 + 18 + 2 * 4;
+        let _ = writeln!(w, "  {NOT_FOLLOWED:width$}{:fill$}  {:>10}", "", human_bytes(bytes));
     }
 }
 
@@ -260,7 +262,8 @@ fn groups(w: &mut String, answer: &Value) {
         let _ = writeln!(
             w,
             "  0x{:012x}  {:>10}, {:>10} in DRAM, {:>8.0} pages touched a window; regions: {}{}",
-            number(&group["start"]) as u64,
+            // The first address that is mapped, which can be asked about.
+            number(group.get("address").unwrap_or(&group["start"])) as u64,
             pages(&group["pages"]),
             pages(&group["resident_pages"]),
             number(&group["touched_pages"]),

@@ -8,7 +8,7 @@ use serde_json::{json, Value};
 use terrace_core::cost::{cheapest_tier, TierCost};
 use terrace_core::hindsight::{Past, Record};
 use terrace_core::plan::{weigh, Place, Why};
-use terrace_core::tier::TierId;
+use terrace_core::tier::{MediumKind, TierId};
 use terrace_core::wire::REFUSALS;
 
 use super::application::FAULTS_TO_TRUST;
@@ -72,8 +72,11 @@ impl Asked<'_> {
                 "kind": said("policy"),
                 "preset": said("preset"),
                 "alpha": said("alpha"),
+                "budget_money": said("budget_money"),
                 "max_slowdown": said("max_slowdown"),
                 "threshold": said("threshold"),
+                "two_tier": said("two_tier"),
+                "promotion_rate": said("cold_age")["promotion_rate_allowed"],
                 "cooling_windows": config.run.cooling_windows,
                 "why": why,
             },
@@ -95,6 +98,7 @@ impl Asked<'_> {
         all["budget"] = self.budget();
         all["tiers"] = self.tiers();
         all["groups"] = self.groups();
+        all["untracked_bytes"] = limits::untracked_bytes(self.config(), last).into();
         all["limits"] = limits::limits(self.config(), last, self.locked_bytes());
         all["refusals"] = self.refusals();
         let names = self.config().tiers.iter().map(|t| t.name.as_str());
@@ -130,6 +134,9 @@ impl Asked<'_> {
             Why::WithinBudget { budget, .. } | Why::OverBudget { budget, .. } => {
                 of("money", "USD a month", budget, plan.expected_tco)
             }
+            Why::WithinMoney { left, .. } => of("money", "USD a month", left, plan.expected_tco),
+            // The cheapest one counts what is not in regions, and so does what is allowed.
+            Why::OverMoney { budget, cheapest } => of("money", "USD a month", budget, cheapest),
             Why::Waterfall { .. } => match self.config().policy.threshold.share() {
                 Some(share) => {
                     let all: u64 = plan.recommended.iter().sum();
@@ -154,6 +161,7 @@ impl Asked<'_> {
                 "ratio": cost.ratio,
                 "usd_per_gib_month": cost.usd_per_gib_month,
                 "usd_per_gib_month_kept": cost.ratio * cost.usd_per_gib_month,
+                "emulated": is_emulated(config, n),
                 "pages": pages,
                 "recommended_pages": recommended(n),
             })
@@ -333,6 +341,12 @@ pub(super) fn name(config: &Config, tier: TierId) -> &str {
     }
 }
 
+/// Whether the medium of the tier with this index is emulated.
+fn is_emulated(config: &Config, tier: usize) -> bool {
+    let spec = tier.checked_sub(1).and_then(|n| config.tiers.get(n));
+    spec.is_some_and(|spec| spec.medium.kind == MediumKind::Emulated)
+}
+
 /// Index of the tier that keeps a page for the least money.
 pub(super) fn cheapest(last: &Snapshot) -> usize {
     cheapest_tier(&last.tiers)
@@ -341,7 +355,9 @@ pub(super) fn cheapest(last: &Snapshot) -> usize {
 /// How far the plan may be from the best one, as a share.
 fn gap(last: &Snapshot) -> Option<f64> {
     match last.plan.as_ref()?.why {
-        Why::WithinBudget { gap, .. } | Why::WithinSlowdown { gap, .. } => Some(gap),
+        Why::WithinBudget { gap, .. }
+        | Why::WithinMoney { gap, .. }
+        | Why::WithinSlowdown { gap, .. } => Some(gap),
         _ => None,
     }
 }

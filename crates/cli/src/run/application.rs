@@ -37,6 +37,7 @@ use super::signals;
 use super::trials::{self, Trials};
 use crate::config::{self, Config, PolicyKind};
 use crate::doctor::{self, TrackerChoice};
+use crate::knobs;
 use crate::policy;
 use crate::say;
 use crate::status::ApplicationStatus;
@@ -551,6 +552,8 @@ impl Application {
             PolicyKind::Waterfall | PolicyKind::TwoTier | PolicyKind::KernelTwoTier
         );
         let threshold = has_threshold.then(|| policy.threshold.to_string());
+        // An amount of money is in its place.
+        let has_alpha = policy.kind == PolicyKind::Analytical && policy.money.is_none();
         let idle = "the policy is none: nothing is moved";
         let why = plan.as_ref().map_or(idle.to_string(), |p| p.why.to_string());
         json!({
@@ -558,9 +561,11 @@ impl Application {
             "window": report.window, "t_s": self.first_seen.elapsed().as_secs_f64(),
             "preset": config.preset,
             "policy": if config.run.torture_seed != 0 { "torture" } else { policy.kind.name() },
-            "alpha": (policy.kind == PolicyKind::Analytical).then_some(policy.alpha),
+            "alpha": has_alpha.then_some(policy.alpha),
+            "budget_money": knobs::budget_money(config),
             "max_slowdown": (policy.kind == PolicyKind::Slowdown).then_some(policy.max_slowdown),
             "threshold": threshold,
+            "two_tier": (policy.kind == PolicyKind::TwoTier).then_some(policy.two_tier),
             "cold_age": cold_age::timeline(self.policy.as_deref(), policy.cold_age),
             "tracker": self.tracker,
             "tiers": tiers,

@@ -253,7 +253,7 @@ fn further(plan: &Plan) -> &'static str {
 }
 
 /// What is resident and neither a followed region, nor a pool in memory, nor the runtime.
-fn untracked_bytes(config: &Config, last: &Snapshot) -> u64 {
+pub(super) fn untracked_bytes(config: &Config, last: &Snapshot) -> u64 {
     let resident: u64 = last.views.iter().map(|v| u64::from(v.resident)).sum();
     let tiers = config.tiers.iter().zip(&last.report.tiers);
     let pools = tiers.map(|(spec, t)| {

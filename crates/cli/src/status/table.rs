@@ -8,8 +8,12 @@ use serde_json::Value;
 use super::{is_emulated, ApplicationStatus, Found};
 use crate::doctor::human_bytes;
 use crate::explain::{never_done, scored};
+use crate::knobs;
 
 const PAGE_BYTES: u64 = 4096;
+
+/// The row of what is resident and in no region that is followed.
+const NOT_FOLLOWED: &str = "not followed";
 
 pub(super) fn render(found: &Found) -> String {
     let mut out = String::new();
@@ -125,7 +129,8 @@ fn application_table(out: &mut String, supervisor_pid: u32, application: &Applic
 fn tiers(out: &mut String, last: &Value) {
     let empty = Vec::new();
     let tiers = last["tiers"].as_array().unwrap_or(&empty);
-    let width = tiers.iter().filter_map(|t| t["name"].as_str()).map(str::len).max().unwrap_or(4);
+    let names = tiers.iter().filter_map(|t| t["name"].as_str()).chain([NOT_FOLLOWED]);
+    let width = names.map(str::len).max().unwrap_or(4);
     let _ = writeln!(
         out,
         "  {:<width$}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}  {:>9}",
@@ -152,6 +157,17 @@ fn tiers(out: &mut String, last: &Value) {
             if tier["emulated"] == true { "  emulated" } else { "" }
         );
     }
+    if let Some(rest) = untracked_bytes(last, tiers) {
+        let _ = writeln!(out, "  {NOT_FOLLOWED:<width$}  {:>10}", human_bytes(rest));
+    }
+}
+
+/// What is in no region that is followed: what would be resident without Terrace, less the data of
+/// all tiers.
+fn untracked_bytes(last: &Value, tiers: &[Value]) -> Option<u64> {
+    let followed: u64 = tiers.iter().filter_map(|tier| tier["pages"].as_u64()).sum();
+    let all = last["managed_bytes"].as_u64()?;
+    Some(all.saturating_sub(followed.saturating_mul(PAGE_BYTES)))
 }
 
 fn faults_total(last: &Value) -> String {
@@ -182,15 +198,7 @@ fn money_saved(last: &Value) -> String {
 }
 
 fn policy(last: &Value) -> String {
-    let mut out = format!("{}, tiers {}", text(&last["policy"]), text(&last["preset"]));
-    for knob in ["alpha", "threshold"] {
-        match &last[knob] {
-            Value::Null => {}
-            Value::String(s) => out += &format!(", {knob} {s}"),
-            other => out += &format!(", {knob} {other}"),
-        }
-    }
-    out
+    format!("{}, tiers {}{}", text(&last["policy"]), text(&last["preset"]), knobs::words(last))
 }
 
 /// What the cold-age policy knows, in a line.

@@ -45,7 +45,8 @@ fn answer(supervisor_pid: u32) -> String {
         r#"{{"supervisor_pid":{supervisor_pid},"applications":[{{"pid":77,"command":"redis-server",
         "started_s":130.5,"last":{{"window":9,"policy":"analytical","preset":"tierscape",
         "alpha":0.1,"tracker":{{"method":"userfaultfd sampling","why_not_better":"no PMU"}},
-        "tiers":[{dram},{slow}],"tco_saved":0.412,"usd_per_month":0.6,"usd_saved_per_month":0.4,
+        "tiers":[{dram},{slow}],"managed_bytes":2147483648,"tco_saved":0.412,
+        "usd_per_month":0.6,"usd_saved_per_month":0.4,
         "stalled_ms":12.5,"terrace_cpu_ms":80,
         "plan":{{"moves":12,"why":"budget 10 %","solve_ms":1}}}},"totals":{{"faults":42}}}}]}}"#
     )
@@ -69,7 +70,8 @@ fn a_session_is_asked_and_shown() {
         "41.2 % of TCO, 0.42 USD of 1.02 USD a month (as if emulated media were real; without \
          them 0.40 USD)",
         "12.5 ms stalled and 80 ms CPU in window 9; 42 faults",
-        "analytical, tiers tierscape, alpha 0.1",
+        "analytical, tiers tierscape, --alpha 0.1",
+        "not followed               512.0 MiB\n",
         "12 moves: budget 10 %",
         "userfaultfd sampling; why not better: no PMU",
     ] {
