@@ -217,7 +217,8 @@ fn the_tracker_is_what_terrace_uses_and_says_why() {
     assert!(report.table().contains("hotness is measured by userfaultfd sampling; why not"));
     fake.0.facts.perf = PerfAccess::Forbidden;
     fake.expect("hardware samples (PEBS/IBS)", State::Missing, "perf_event_paranoid=1");
-    fake.0.facts.uffd = UffdAccess::default();
+    fake.0.facts.uffd.syscall_errno = Some(libc::ENOSYS);
+    fake.0.facts.uffd.device_errno = Some(libc::ENOENT);
     fake.expect("userfaultfd sampling", State::Missing, "no userfaultfd");
     let said = "hotness would be measured by userfaultfd sampling, which is missing here; why not";
     let table = examine(&fake.0).table();

@@ -300,6 +300,7 @@ mod tests {
     use crate::config::ColdAgeConfig;
     use crate::preset::Preset;
     use terrace_core::cost::TierCost;
+    use terrace_core::hindsight::{usd_per_second, usd_per_second_default};
     use terrace_core::plan::limits::Limit;
     use terrace_core::plan::{
         Analytical, ColdAgePolicy, Measured, Money, Policy, RegionView, Slowdown, Threshold,
@@ -336,8 +337,11 @@ mod tests {
             touched: vec![Default::default(); views.len()],
             tiers,
             report,
-            usd_per_s: terrace_core::hindsight::usd_per_second_default(0.3),
-            is_price_of_plan: false,
+            usd_per_s: match plan.terms.usd_per_ns {
+                Some(usd_per_ns) => usd_per_second(usd_per_ns, 1.0),
+                None => usd_per_second_default(0.3),
+            },
+            is_price_of_plan: plan.terms.usd_per_ns.is_some(),
             window_s: 1.0,
             plan: Some(plan),
             views,

@@ -71,7 +71,7 @@ fn a_session_is_asked_and_shown() {
          them 0.40 USD)",
         "12.5 ms stalled and 80 ms CPU in window 9; 42 faults",
         "analytical, tiers tierscape, --alpha 0.1",
-        "not followed               512.0 MiB\n",
+        "not followed        512.0 MiB\n",
         "12 moves: budget 10 %",
         "userfaultfd sampling; why not better: no PMU",
     ] {
