@@ -65,7 +65,11 @@ fn configure(r: &mut Random) -> Configure {
             },
             pool: r.pick(&Pool::ALL),
             medium: MediumKind::from_wire(r.below(5) as u8).unwrap_or(MediumKind::Dram),
-            latency_ns: r.pick(&[0, 0, 1, 300, 300, LATENCY_NS_MAX, LATENCY_NS_MAX + 1]),
+            latency_ns: match r.below(64) {
+                0 => LATENCY_NS_MAX + 1,
+                1..=9 => LATENCY_NS_MAX,
+                _ => r.below(1000),
+            },
             bandwidth_mib_s: r.number(),
             place: Place {
                 path: text(r),

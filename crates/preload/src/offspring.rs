@@ -221,8 +221,8 @@ mod tests {
     use std::sync::PoisonError;
     use terrace_store::codec::deflate::{Decoder, CONSTRUCTION};
 
-    /// A child that is made past libc's `fork` before its parent's waiter has run has the words that
-    /// say that it waits, and no such thread.
+    /// A child that is made past libc's `fork`, before its parent's waiter has run, has the words
+    /// that say that it waits, and no such thread.
     #[test]
     fn nobody_waits_for_the_waiter_of_another_process() {
         let parent = std::process::id();
