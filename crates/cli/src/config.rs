@@ -612,8 +612,8 @@ pub(crate) fn parse_money(text: &str) -> Result<Money, String> {
 /// An amount of money as [`parse_money`] reads it.
 pub(crate) fn money_text(money: Money) -> String {
     match money {
-        Money::Usd(usd) => format!("{usd:?}"),
-        Money::Share(share) => format!("{:?}%", percent(share)),
+        Money::Usd(usd) => usd.to_string(),
+        Money::Share(share) => format!("{}%", percent(share)),
     }
 }
 

@@ -2,22 +2,18 @@
 //! is read can be typed. JSON has shares, and the options take per cent.
 
 use serde_json::Value;
-use terrace_core::plan::Money;
 
-use crate::config::{Config, PolicyKind};
+use crate::config::{self, Config, PolicyKind};
 
-/// A share as per cent, without what only rounding put there.
-pub(crate) fn percent(share: f64) -> String {
-    format!("{}%", (share * 1e8).round() / 1e6)
+/// A share as options take it.
+fn percent(share: f64) -> String {
+    format!("{}%", config::percent(share))
 }
 
 /// The amount of money in force, as `--budget-money` takes it; `None` where the policy has none.
 pub(crate) fn budget_money(config: &Config) -> Option<String> {
-    let money = config.policy.money.filter(|_| config.policy.kind == PolicyKind::Analytical)?;
-    Some(match money {
-        Money::Usd(usd) => usd.to_string(),
-        Money::Share(share) => percent(share),
-    })
+    let is_in_force = config.policy.kind == PolicyKind::Analytical;
+    config.policy.money.filter(|_| is_in_force).map(config::money_text)
 }
 
 /// The knobs among the fields of docs/timeline.md or of an explanation's policy, each after a
