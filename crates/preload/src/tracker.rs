@@ -154,6 +154,8 @@ impl Tracker {
                 _ => found.push(m),
             }
         });
+        // Some MiB where there are very many.
+        drop(text);
         let mut kept = None;
         for m in found {
             let least = if m.is_behind_file { BEHIND_FILE_BYTES_MIN } else { MAPPING_BYTES_MIN };
